@@ -1,0 +1,74 @@
+# Everything a person needs to run. `make` alone lists the targets.
+PYTHON ?= python3
+PIP_ARGS ?=
+BIN := .venv/bin
+READY := .venv/.ready
+NOTEBOOKS := $(sort $(wildcard notebooks/*.ipynb))
+
+# Waiting threads must not eat the core of a working one. Nothing is fetched from a model hub.
+export OMP_WAIT_POLICY := PASSIVE
+export HF_HUB_OFFLINE := 1
+export TOKENIZERS_PARALLELISM := false
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+# One thread: the same sampled tokens on every machine, and two workers do not fight for two cores.
+long test notebooks: export OMP_NUM_THREADS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo lab test long lint format notebooks bench study clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+setup: $(READY) ## Make the virtual environment in .venv (the other targets do it when needed)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Python 3.11 or later is needed and '$(PYTHON)' is not. Name one: make setup PYTHON=python3.12" >&2; \
+	  exit 1; }
+	@echo "Setting up .venv; the first time takes a few minutes."
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt "setuptools>=77"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt \
+	  --no-build-isolation -e ".[test]"
+	@touch $@
+
+demo: $(READY) ## Watch the model act and rehearse, in the terminal
+	@$(BIN)/envace demo
+
+lab: $(READY) ## Open the notebooks in JupyterLab
+	@$(BIN)/jupyter lab --notebook-dir=notebooks
+
+test: lint ## Lint, unit tests, then every notebook against its committed output
+	@$(BIN)/pytest -n 2 --dist loadscope tests
+	@if [ -n "$(NOTEBOOKS)" ]; then \
+	  $(BIN)/pytest --nbval --nbval-sanitize-with tests/nbval_sanitize.cfg $(NOTEBOOKS); fi
+
+long: $(READY) ## The tests that take minutes
+	@$(BIN)/pytest -m long tests
+
+lint: $(READY) ## ruff and mypy
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet || { echo "Some files are not formatted: make format" >&2; exit 1; }
+	@$(BIN)/mypy --no-error-summary
+
+format: $(READY) ## Format the code and mend what ruff can mend
+	@$(BIN)/ruff check --fix --quiet || true
+	@$(BIN)/ruff format
+
+notebooks: $(READY) ## Run the notebooks in place, in order
+	@for n in $(NOTEBOOKS); do echo "$$n"; \
+	  $(BIN)/jupyter nbconvert --to notebook --execute --inplace --log-level=WARN --KernelManager.transport=ipc \
+	    --ExecutePreprocessor.record_timing=False "$$n" || exit 1; done
+	@$(BIN)/python tests/lint_notebooks.py --fix $(NOTEBOOKS)
+
+bench: $(READY) ## Time training and rollouts on this machine
+	@$(BIN)/envace bench
+
+study: $(READY) ## Compare methods over domains and seeds; records the runs in data/runs
+	@$(BIN)/envace study
+
+clean: ## Remove caches and build output; .venv stays
+	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	@find . -path ./.venv -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -type d -print \
+	  | while read -r d; do rm -rf "$$d"; done

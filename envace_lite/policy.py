@@ -1,0 +1,294 @@
+"""The policy: one compact transformer that plays both roles.
+
+What is simplified against the paper: 1.3 million parameters instead of 1.7 and 8 billion, a context of 256 tokens,
+float32 on a CPU. It is a plain transformers Llama; `save_pretrained` and `from_pretrained` work without this package.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from envace_lite.chat import Chat, build_tokenizer
+
+CONTEXT = 256
+FAMILIES_AT_ONCE = 4
+"""How many prompts with their completions are computed together: few enough to stay in the processor's cache."""
+
+
+class PolicyError(RuntimeError):
+    """A policy cannot be loaded or saved; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A prompt and the completions that follow it, as token ids."""
+
+    prompt: Sequence[int]
+    completions: Sequence[Sequence[int]]
+
+    @property
+    def length(self) -> int:
+        """Tokens in all."""
+        return len(self.prompt) + sum(map(len, self.completions))
+
+
+@dataclass
+class Policy:
+    """A causal language model with its chat.
+
+    Args:
+        model: what is trained: a plain model (all weights) or a peft model (LoRA).
+        chat: the tokenizer and its ids.
+    """
+
+    model: nn.Module
+    chat: Chat
+
+    @property
+    def is_lora(self) -> bool:
+        """Whether only adapters are trained."""
+        return isinstance(self.model, PeftModel)
+
+    @contextmanager
+    def sampler(self) -> Iterator[PreTrainedModel]:
+        """The plain model to sample from.
+
+        LoRA adapters are folded into the weights for the time of the block, since a folded model samples much faster;
+        afterwards the very same base weights stand there again, bit for bit.
+        """
+        if not isinstance(self.model, PeftModel):
+            yield self.model  # type: ignore[misc]
+            return
+        adapted = [m for m in self.model.modules() if hasattr(m, "lora_A") and hasattr(m, "base_layer")]
+        kept = [module.base_layer.weight.data for module in adapted]
+        for module in adapted:
+            module.base_layer.weight.data = module.base_layer.weight.data + module.get_delta_weight("default")
+            module._disable_adapters = True
+        try:
+            yield self.model.base_model.model
+        finally:
+            for module, weight in zip(adapted, kept, strict=True):
+                module.base_layer.weight.data = weight
+                module._disable_adapters = False
+
+    def log_probs(self, families: Sequence[Family], temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Log-probability of each token of each completion, and the entropy of the distribution it was drawn from.
+
+        Completions of one prompt share a row, `prompt completion completion ...`, under a mask in which each sees the
+        prompt and itself: the prompt is read once, forward and backward. Rollouts in groups have prompts longer
+        than what follows, so this more than halves the work of an update.
+
+        Args:
+            families: prompts with their completions, as token ids.
+            temperature: the logits are divided by it.
+
+        Returns:
+            Two tensors of (N,): the tokens of all completions of all families, in their order.
+        """
+        with torch.no_grad():
+            return self.backward(families, None, temperature=temperature)[:2]
+
+    def backward(
+        self,
+        families: Sequence[Family],
+        objective: Callable[[Tensor, Tensor, Tensor], Sequence[Tensor]] | None,
+        *,
+        temperature: float = 1.0,
+        workers: int = 1,
+    ) -> tuple[Tensor, Tensor, list[float]]:
+        """Set the parameters' gradients to those of an objective that is a sum over tokens.
+
+        A few families of similar length are computed at a time, forward and backward, so that everything stays in the
+        processor's cache; `workers` threads share them. Gradients are added in a fixed order, so the number
+        of workers does not change the result.
+
+        Args:
+            families: as for `log_probs`.
+            objective: receives log-probabilities, entropies (both (n,), with a graph) and the positions (n,) of these
+                tokens among all, and returns one or more terms, whose sum is what the gradients are of.
+            workers: threads; each should have one torch thread.
+
+        Returns:
+            Log-probabilities and entropies as `log_probs` does, and the norm of each term's gradient.
+        """
+        order = sorted(range(len(families)), key=lambda i: families[i].length)
+        ends = list(accumulate(sum(map(len, family.completions)) for family in families))
+        where = [torch.arange(start, end) for start, end in pairwise([0, *ends])]
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+
+        def work(start: int) -> tuple[Tensor, Tensor, Tensor, list[tuple[Tensor, ...]]]:
+            chosen = order[start : start + FAMILIES_AT_ONCE]
+            positions = torch.cat([where[i] for i in chosen])
+            with torch.set_grad_enabled(objective is not None):
+                log_p, entropy = self._log_probs([families[i] for i in chosen], temperature)
+                terms = objective(log_p, entropy, positions) if objective else []
+                grads = [torch.autograd.grad(t, parameters, retain_graph=t is not terms[-1]) for t in terms]
+            return positions, log_p.detach(), entropy.detach(), grads
+
+        starts = range(0, len(order), FAMILIES_AT_ONCE)
+        if workers > 1:
+            with ThreadPoolExecutor(workers) as pool:
+                parts = list(pool.map(work, starts))
+        else:
+            parts = [work(start) for start in starts]
+        back = torch.cat([part[0] for part in parts]).argsort()
+        log_p, entropy = (torch.cat([part[i] for part in parts])[back] for i in (1, 2))
+        by_term = [[sum(p) for p in zip(*term, strict=True)] for term in zip(*(part[3] for part in parts), strict=True)]
+        for parameter, *grads in zip(parameters, *by_term, strict=True) if by_term else ():
+            parameter.grad = sum(grads)
+        norms = [torch.stack([grad.norm() for grad in term]).norm().item() for term in by_term]
+        return log_p, entropy, norms
+
+    def _log_probs(self, families: Sequence[Family], temperature: float) -> tuple[Tensor, Tensor]:
+        backbone, head = self._parts()
+        width = max(family.length for family in families)
+        ids = torch.full((len(families), width), self.chat.pad)
+        branch = torch.full((len(families), width), -1)  # 0 in the prompt, 1, 2, ... in its completions, -1 in padding
+        places = torch.zeros((len(families), width), dtype=torch.long)
+        source: list[int] = []  # where the state that predicts a token stands, in the flattened batch
+        for row, family in enumerate(families):
+            size = len(family.prompt)
+            ids[row, : family.length] = torch.tensor([*family.prompt, *(t for c in family.completions for t in c)])
+            branch[row, :size] = 0
+            places[row, :size] = torch.arange(size)
+            start = size
+            for number, completion in enumerate(family.completions, start=1):
+                end = start + len(completion)
+                branch[row, start:end] = number
+                places[row, start:end] = torch.arange(size, size + len(completion))
+                source += [row * width + size - 1, *range(row * width + start, row * width + end - 1)]
+                start = end
+        earlier = torch.ones(width, width, dtype=torch.bool).tril()
+        related = (branch[:, None, :] == 0) | (branch[:, None, :] == branch[:, :, None])
+        states = backbone(ids, (earlier & related)[:, None], places, use_cache=False).last_hidden_state
+        log_p = (head(states.flatten(0, 1)[source]) / (temperature or 1.0)).log_softmax(-1)
+        entropy = -(log_p.exp() * log_p).sum(-1)
+        return log_p.gather(-1, ids[branch > 0].unsqueeze(-1)).squeeze(-1), entropy
+
+    def _parts(self) -> tuple[nn.Module, nn.Module]:
+        plain: Any = self.model.base_model.model if isinstance(self.model, PeftModel) else self.model
+        return plain.model, plain.lm_head
+
+    def parameters(self) -> int:
+        """Number of parameters of the plain model."""
+        return sum(p.numel() for name, p in self.model.named_parameters() if "lora_" not in name)
+
+    def save(self, folder: Path | str) -> None:
+        """Write model and tokenizer so that plain transformers can load them (adapters are folded in)."""
+        folder = Path(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with self.sampler() as model:
+                state = {_plain(key): value for key, value in model.state_dict().items() if "lora_" not in key}
+                plain = LlamaForCausalLM(model.config)
+                plain.load_state_dict(state)
+            plain.save_pretrained(folder)
+            self.chat.tokenizer.save_pretrained(folder)
+        except OSError as error:
+            raise PolicyError(f"cannot write the policy to {folder}: {error.strerror or error}") from error
+
+    def __repr__(self) -> str:
+        kind = "LoRA" if self.is_lora else "all weights"
+        return f"<Policy: {self.parameters() / 1e6:.2f} M parameters, {len(self.chat.words)} words, trains {kind}>"
+
+
+def _plain(key: str) -> str:
+    return key.replace(".base_layer.", ".")
+
+
+def pad_left(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
+    """Ids (B, T) with the rows ending in the last column, and the mask of what is real."""
+    longest = max(map(len, rows))
+    ids = torch.tensor([[pad] * (longest - len(row)) + list(row) for row in rows])
+    return ids, torch.tensor([[False] * (longest - len(row)) + [True] * len(row) for row in rows])
+
+
+def new_policy(
+    *,
+    seed: int = 0,
+    width: int = 128,
+    layers: int = 6,
+    heads: int = 4,
+    tokenizer: PreTrainedTokenizerFast | None = None,
+) -> Policy:
+    """A fresh compact policy with random weights (about 1.3 million parameters)."""
+    chat = Chat(tokenizer or build_tokenizer())
+    config = LlamaConfig(
+        vocab_size=len(chat.words),
+        hidden_size=width,
+        intermediate_size=3 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        pad_token_id=chat.pad,
+        bos_token_id=None,
+        eos_token_id=chat.end,
+        attn_implementation="sdpa",
+    )
+    state = torch.random.get_rng_state()
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(config)
+    torch.random.set_rng_state(state)
+    return Policy(model, chat)
+
+
+def load_policy(folder: Path | str) -> Policy:
+    """Load a compact policy from a folder.
+
+    Raises:
+        PolicyError: when the folder does not exist, the weights are damaged, or the vocabulary is another one.
+    """
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise PolicyError(f"no policy in {folder} (config.json is missing); `envace pretrain` makes a base")
+    try:
+        chat = Chat(PreTrainedTokenizerFast.from_pretrained(folder))
+        size = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+        if size != len(chat.words):
+            raise PolicyError(
+                f"{folder}: the weights have {size} words, its tokenizer has {len(chat.words)}; "
+                "this checkpoint was made with another vocabulary: make it again or use its own tokenizer"
+            )
+        model = LlamaForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+    except SafetensorError as error:
+        raise PolicyError(f"{folder}: the weights are damaged or cut off ({error}); restore or remake them") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        if isinstance(error, PolicyError):
+            raise
+        raise PolicyError(f"{folder}: not a compact policy ({error})") from error
+    return Policy(model, chat)
+
+
+def with_lora(policy: Policy, *, rank: int = 16, seed: int = 0) -> Policy:
+    """The same policy with fresh LoRA adapters on every linear layer; only they are trained.
+
+    Args:
+        rank: the adapters' rank; their scale is 1 (alpha = rank).
+        seed: of the adapters' first weights.
+    """
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=rank,
+        lora_dropout=0.0,
+        target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+        task_type="CAUSAL_LM",
+    )
+    state = torch.random.get_rng_state()
+    torch.manual_seed(seed)
+    model = get_peft_model(policy.model, config)  # type: ignore[arg-type]
+    torch.random.set_rng_state(state)
+    return Policy(model, policy.chat)

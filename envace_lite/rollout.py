@@ -1,0 +1,432 @@
+"""The rollout engine: many episodes at once, in which one policy acts and something answers.
+
+What is simplified against the paper: a batch advances one token a time on one CPU; calls and responses are short;
+a call that cannot be parsed ends the episode as a failure instead of bringing an error from the harness.
+
+Each row of the batch takes one token a step. Some tokens are sampled, by the act role or by the rehearse role; the
+others are forced: headers, injected responses, what the user says next. So all rows stay in the same column of one
+preallocated key-value cache. A group's prompt is read once, rows that are finished leave the batch, and the ids that
+were sampled are the ids that are trained on: nothing is decoded and encoded again.
+
+Who answers a call is the responder's business:
+
+    Rehearse    the policy itself, in its rehearse role (world rehearsal)
+    Execute     the real environment
+    Simulate    another, frozen policy
+    Replay      a recorded trace
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, DynamicLayer
+
+from envace_lite.chat import ACT, GIVEN, REHEARSE, SAY, Chat
+from envace_lite.domains import Session, Task, get_domain
+from envace_lite.policy import CONTEXT, Policy, pad_left, square_mask
+from envace_lite.tools import ToolCall, ToolError, ToolResponse, parse_calls
+
+LONGEST_MESSAGE = 28
+"""A message with more tokens than this ends the episode as a failure."""
+HORIZON = 10
+"""An episode with more calls than this ends as a failure."""
+
+
+# ------------------------------------------------------------------------------------------------ responders
+
+
+class Responder:
+    """Who answers a call. The base class lets the policy's rehearse role answer.
+
+    Attributes:
+        role: role id of the response's tokens; `GIVEN` tokens are not trained.
+        simulator: the policy that writes the response, if it is another one.
+        environment_calls: how many calls the real environment has answered so far.
+    """
+
+    role = REHEARSE
+    simulator: Policy | None = None
+    environment_calls = 0
+
+    def open(self, task: Task) -> Callable[[ToolCall], ToolResponse] | None:
+        """What answers the calls of one episode; None when the answers are sampled."""
+        return None
+
+
+class Rehearse(Responder):
+    """The policy answers its own calls. No session is ever opened."""
+
+
+class Execute(Responder):
+    """The real environment answers. `sessions` holds the session of each episode, in the order of the rows."""
+
+    role = GIVEN
+
+    def __init__(self) -> None:
+        self.sessions: list[Session] = []
+
+    def open(self, task: Task) -> Callable[[ToolCall], ToolResponse]:
+        session = get_domain(task.domain).reset(task)
+        self.sessions.append(session)
+
+        def answer(call: ToolCall) -> ToolResponse:
+            self.environment_calls += 1
+            return session.call(call)
+
+        return answer
+
+
+class Simulate(Responder):
+    """Another, frozen policy answers; it reads what the acting policy reads.
+
+    Args:
+        simulator: has to share the vocabulary.
+    """
+
+    role = GIVEN
+
+    def __init__(self, simulator: Policy):
+        self.simulator = simulator
+
+
+class Replay(Responder):
+    """A recorded trace answers: a recorded call brings its response, any other the error `unrecorded`.
+
+    Args:
+        traces: for each task id, the recorded calls (as compact sentences) with their responses.
+    """
+
+    role = GIVEN
+
+    def __init__(self, traces: Mapping[str, Mapping[str, ToolResponse]]):
+        self.traces = traces
+
+    def open(self, task: Task) -> Callable[[ToolCall], ToolResponse]:
+        recorded = self.traces.get(task.id, {})
+        return lambda call: recorded.get(call.text, ToolResponse({}, "unrecorded", {}))
+
+
+# ------------------------------------------------------------------------------------------------ trajectories
+
+
+@dataclass
+class Trajectory:
+    """The record of one episode.
+
+    Args:
+        task: what was asked.
+        prompt: ids up to the first header of the act role.
+        ids: ids of everything after it.
+        roles: role id of each of them.
+        log_probs: log-probability with which each was sampled; 0 for `GIVEN` tokens.
+        exchanges: calls with their responses.
+        answers: the final answer of each user turn.
+        ending: `answer`, or why there is none: `malformed`, `overlong`, `horizon`.
+        outputs: number of messages that each role wrote.
+    """
+
+    task: Task
+    prompt: list[int]
+    ids: list[int] = field(default_factory=list)
+    roles: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    exchanges: list[tuple[ToolCall, ToolResponse]] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)
+    ending: str = ""
+    outputs: dict[int, int] = field(default_factory=lambda: {ACT: 0, REHEARSE: 0})
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The conversation in the standard form, one call a message."""
+        messages: list[dict[str, Any]] = list(self.task.messages)
+        for call, response in self.exchanges:
+            messages.append({"role": "assistant", "tool_calls": [call.to_message()]})
+            messages.append({"role": "tool", "name": call.name, "content": response.text})
+        return [*messages, *({"role": "assistant", "content": answer} for answer in self.answers)]
+
+    def __repr__(self) -> str:
+        calls = "; ".join(f"{call.text} -> {response.text}" for call, response in self.exchanges)
+        return f"<Trajectory {self.task.id}: {calls} => {' / '.join(self.answers) or self.ending}>"
+
+
+class _Episode:
+    """One row: what it is doing, and which tokens it is forced to take next."""
+
+    def __init__(self, chat: Chat, trajectory: Trajectory, responder: Responder):
+        self.chat, self.trajectory, self.responder = chat, trajectory, responder
+        self.answer = responder.open(trajectory.task)
+        self.forced: deque[int] = deque()
+        self.message: list[int] = []
+        self.rehearsing = False
+        self.pending: deque[ToolCall] = deque()
+        self.turn = 0
+
+    @property
+    def done(self) -> bool:
+        return bool(self.trajectory.ending)
+
+    def take(self, token: int, log_prob: float) -> None:
+        """Append a sampled token, or the next forced one in its place."""
+        record = self.trajectory
+        if self.forced:
+            record.ids.append(self.forced.popleft())
+            record.roles.append(GIVEN)
+            record.log_probs.append(0.0)
+            return
+        role = self.responder.role if self.rehearsing else ACT
+        record.ids.append(token)
+        record.roles.append(role)
+        record.log_probs.append(log_prob if role != GIVEN else 0.0)
+        self.message.append(token)
+        if token == self.chat.end:
+            self._close()
+        elif len(self.message) >= LONGEST_MESSAGE or len(record.prompt) + len(record.ids) >= CONTEXT - 1:
+            record.ending = "overlong"
+
+    def _close(self) -> None:
+        text, self.message = self.chat.decode(self.message[:-1]), []
+        record = self.trajectory
+        if self.rehearsing:
+            record.outputs[REHEARSE] += 1
+            self._responded(ToolResponse.parse(text))
+            return
+        record.outputs[ACT] += 1
+        if text == SAY or text.startswith(SAY + " "):
+            record.answers.append(text[len(SAY) :].strip())
+            self._next_turn()
+            return
+        try:
+            self.pending.extend(parse_calls(text, record.task.tools))
+        except ToolError:
+            record.ending = "malformed"
+            return
+        self._respond()
+
+    def _next_turn(self) -> None:
+        later = self.trajectory.task.later_turns
+        if self.turn == len(later):
+            self.trajectory.ending = "answer"
+            return
+        self.forced.extend(self.chat.encode(f"<user> {later[self.turn]} <end> <assistant>"))
+        self.turn += 1
+
+    def _respond(self) -> None:
+        call = self.pending[0]
+        self.forced.extend(self.chat.encode(f"<tool> {call.name}"))
+        if self.answer is None:
+            self.rehearsing = True
+            return
+        response = self.answer(call)
+        self.forced.extend(self.chat.encode(f"{response.text} <end>"))
+        self._responded(response)
+
+    def _responded(self, response: ToolResponse) -> None:
+        self.trajectory.exchanges.append((self.pending.popleft(), response))
+        self.rehearsing = False
+        if self.pending:
+            self._respond()
+        elif len(self.trajectory.exchanges) >= HORIZON:
+            self.trajectory.ending = "horizon"
+        else:
+            self.forced.append(self.chat.assistant)
+
+
+# ------------------------------------------------------------------------------------------------ decoding
+
+
+class _Layer(DynamicLayer):
+    """A cache layer with room made in advance, so that a step writes one column instead of copying all."""
+
+    def __init__(self, room: int):
+        super().__init__()
+        self.room, self.length = room, 0
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        rows, heads, new, width = key_states.shape
+        if not self.is_initialized:
+            self.keys = key_states.new_empty(rows, heads, self.room, width)
+            self.values = key_states.new_empty(rows, heads, self.room, width)
+            self.is_initialized = True
+        end = self.length + new
+        self.keys[:, :, self.length : end] = key_states
+        self.values[:, :, self.length : end] = value_states
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def pick(self, rows: Tensor) -> None:
+        """Keep (or repeat) the given rows."""
+        kept = [tensor.new_empty(len(rows), *tensor.shape[1:]) for tensor in (self.keys, self.values)]
+        for new, old in zip(kept, (self.keys, self.values), strict=True):
+            new[:, :, : self.length] = old[:, :, : self.length].index_select(0, rows)
+        self.keys, self.values = kept
+
+
+class Decoder:
+    """Next-token logits of one model for a batch of rows that advance together.
+
+    Args:
+        model: the plain model (see `Policy.sampler`).
+        prompts: token ids; each is read once.
+        copies: rows that start from each prompt.
+        room: most tokens that will follow.
+        pad: id of the padding token.
+    """
+
+    def __init__(self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], copies: int, room: int, pad: int):
+        ids, real = pad_left(prompts, pad)
+        self.backbone, self.head = model.model, model.lm_head
+        self.layers = [_Layer(ids.shape[1] + room) for _ in range(model.config.num_hidden_layers)]
+        self.cache = Cache(layers=self.layers)
+        self.positions = (real.cumsum(1) - 1).clamp(min=0)
+        self.real = real
+        states = self.backbone(ids, square_mask(real), self.positions, self.cache, use_cache=True)
+        self.logits: Tensor = self.head(states.last_hidden_state[:, -1])
+        self.positions = self.positions[:, -1:]
+        if copies > 1:
+            self.pick(torch.arange(len(prompts)).repeat_interleave(copies))
+
+    def pick(self, rows: Tensor) -> None:
+        """Keep (or repeat) the given rows."""
+        for layer in self.layers:
+            layer.pick(rows)
+        self.positions, self.real, self.logits = self.positions[rows], self.real[rows], self.logits[rows]
+
+    def step(self, tokens: Tensor) -> None:
+        """Append one token to each row. `tokens`: (B,)."""
+        self.real = torch.cat([self.real, torch.ones_like(self.real[:, :1])], dim=1)
+        self.positions = self.positions + 1
+        states = self.backbone(
+            tokens[:, None], self.real[:, None, None], self.positions, self.cache, use_cache=True
+        ).last_hidden_state
+        self.logits = self.head(states[:, -1])
+
+
+def sample(logits: Tensor, temperature: float, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    """Draw a token a row. Greedy at temperature 0.
+
+    Args:
+        logits: (B, V).
+
+    Returns:
+        Tokens (B,) and the log-probabilities (B,) with which they were drawn.
+    """
+    log_p = (logits / (temperature or 1.0)).log_softmax(-1)
+    if temperature == 0:
+        tokens = log_p.argmax(-1)
+    else:
+        tokens = torch.multinomial(log_p.exp(), 1, generator=generator).squeeze(-1)
+    return tokens, log_p.gather(-1, tokens[:, None]).squeeze(-1)
+
+
+@torch.inference_mode()
+def rollout(
+    policy: Policy,
+    tasks: Sequence[Task],
+    responder: Responder | None = None,
+    *,
+    group_size: int = 1,
+    temperature: float = 1.0,
+    generator: torch.Generator | None = None,
+    max_tokens: int = 160,
+) -> list[Trajectory]:
+    """Run `group_size` episodes of each task.
+
+    Args:
+        policy: plays the act role, and the rehearse role when the responder lets it.
+        responder: who answers calls; `Rehearse()` by default.
+        temperature: of both roles; 0 is greedy.
+        generator: all randomness comes from it.
+        max_tokens: an episode with more tokens ends as `overlong`.
+
+    Returns:
+        Trajectories, those of one task next to each other.
+    """
+    responder = responder or Rehearse()
+    chat = policy.chat
+    prompts = [chat.render(task.messages, task.tools, prompt="act") for task in tasks]
+    room = min(max_tokens, CONTEXT - max(map(len, prompts), default=0))
+    episodes = [
+        _Episode(chat, Trajectory(task, prompt), responder)
+        for task, prompt in zip(tasks, prompts, strict=True)
+        for _ in range(group_size)
+    ]
+    with ExitStack() as stack:
+        decoders = [Decoder(stack.enter_context(policy.sampler()), prompts, group_size, room, chat.pad)]
+        if responder.simulator:
+            model = stack.enter_context(responder.simulator.sampler())
+            decoders.append(Decoder(model, prompts, group_size, room, chat.pad))
+        active = list(episodes)
+        for _ in range(room):
+            logits = decoders[0].logits
+            if responder.simulator:
+                rehearsing = torch.tensor([episode.rehearsing for episode in active])
+                logits = torch.where(rehearsing[:, None], decoders[1].logits, logits)
+            tokens, log_p = sample(logits, temperature, generator)
+            for episode, token, value in zip(active, tokens.tolist(), log_p.tolist(), strict=True):
+                if not episode.done:
+                    episode.take(token, value)
+            running = [row for row, episode in enumerate(active) if not episode.done]
+            if not running:
+                break
+            if len(running) <= 0.8 * len(active):  # copying the cache costs about as much as one step
+                for decoder in decoders:
+                    decoder.pick(torch.tensor(running))
+                active = [active[row] for row in running]
+            following = torch.tensor([episode.trajectory.ids[-1] for episode in active])
+            for decoder in decoders:
+                decoder.step(following)
+    for episode in episodes:
+        episode.trajectory.ending = episode.trajectory.ending or "overlong"
+    return [episode.trajectory for episode in episodes]
+
+
+@torch.inference_mode()
+def complete(
+    policy: Policy,
+    prefixes: Sequence[Sequence[int]],
+    *,
+    temperature: float = 0.0,
+    generator: torch.Generator | None = None,
+    at_once: int = 256,
+) -> list[tuple[str, float]]:
+    """Finish one message after each prefix (ids that end in a role's header).
+
+    Returns:
+        For each prefix the message without `<end>`, and its log-probability.
+    """
+    chat = policy.chat
+    order = sorted(range(len(prefixes)), key=lambda i: len(prefixes[i]))
+    results: list[tuple[str, float]] = [("", 0.0)] * len(prefixes)
+    with policy.sampler() as model:
+        for start in range(0, len(order), at_once):
+            rows = order[start : start + at_once]
+            decoder = Decoder(model, [prefixes[i] for i in rows], 1, LONGEST_MESSAGE, chat.pad)
+            written: dict[int, list[int]] = {i: [] for i in rows}
+            total = dict.fromkeys(rows, 0.0)
+            for _ in range(LONGEST_MESSAGE):
+                tokens, log_p = sample(decoder.logits, temperature, generator)
+                for i, token, value in zip(rows, tokens.tolist(), log_p.tolist(), strict=True):
+                    written[i].append(token)
+                    total[i] += value
+                running = [row for row, i in enumerate(rows) if written[i][-1] != chat.end]
+                if not running:
+                    break
+                if len(running) < len(rows):
+                    decoder.pick(torch.tensor(running))
+                    tokens = tokens[running]
+                    rows = [rows[row] for row in running]
+                decoder.step(tokens)
+            for i, ids in written.items():
+                ended = ids[-1:] == [chat.end]
+                results[i] = (chat.decode(ids[:-1] if ended else ids), total[i])
+    return results

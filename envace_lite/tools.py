@@ -1,0 +1,265 @@
+"""Tools: typed Python functions that a policy may call, and the records of calling them.
+
+What is simplified against the paper and its benchmarks:
+
+1. A world is one flat dictionary of records (`"o3" -> "pending"`, `"wallet" -> 7`), not a database.
+2. A response is a short sentence with a fixed order: the records that the tool looked at, the verdict
+   (`ok` or `error RULE`), the records that it changed. A rehearsed response can so be compared with a
+   real one leaf by leaf, and each part of it is one step of reasoning away from the conversation.
+3. A call's arguments are words and small whole numbers.
+
+Model text is never evaluated as code: it is split into words, matched with the tool's JSON schema, and
+validated by `jsonschema`; the function is looked up by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from types import MethodType
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from transformers.utils import get_json_schema
+
+Value = str | int
+MAX_VALUE = 9
+"""The largest amount that a record can hold: amounts are single digits."""
+
+
+class ToolError(Exception):
+    """A tool refuses a call. The only exception that calling a tool may raise.
+
+    Args:
+        rule: one word that names the broken rule, e.g. `status`, `funds`, `unknown`, `type`.
+    """
+
+    def __init__(self, rule: str):
+        super().__init__(rule)
+        self.rule = rule
+
+
+class World:
+    """The records of one episode, and what the current call looked at and changed.
+
+    A tool function receives a world as its first argument and uses four verbs: `see`, `need`, `set`
+    and `add`. Changes are kept aside until the call ends well (`World.run`), so a refused call leaves no trace.
+    """
+
+    def __init__(self, records: Mapping[str, Value]):
+        self.records: dict[str, Value] = dict(records)
+        self._seen: dict[str, Value] = {}
+        self._changed: dict[str, Value] = {}
+
+    def see(self, key: str) -> Value:
+        """Look a record up and show it in the response; refuses with `unknown`."""
+        if key not in self.records:
+            return self._unknown(key)
+        self._seen.setdefault(key, self.records[key])
+        return self._changed.get(key, self.records[key])
+
+    def amount(self, key: str) -> int:
+        """The same for a record that has to be a number; refuses a word with `type`."""
+        value = self.see(key)
+        if isinstance(value, int):
+            return value
+        self.refuse("type")
+        return 0  # reached only in a world that does not take its own refusals seriously (traces.Retelling)
+
+    def need(self, key: str, *allowed: Value, rule: str = "status") -> None:
+        """Refuse with `rule` unless the record holds one of the allowed values."""
+        if self.see(key) not in allowed:
+            self.refuse(rule)
+
+    def set(self, key: str, value: Value) -> None:
+        """Write a record; it takes effect when the call ends well."""
+        self._changed[key] = value
+
+    def add(self, key: str, amount: int, rule: str = "funds") -> None:
+        """Add to a numeric record; refuses with `rule` below zero and with `full` above `MAX_VALUE`."""
+        total = self.amount(key) + amount
+        if total < 0:
+            self.refuse(rule)
+        if total > MAX_VALUE:
+            self.refuse("full")
+        self.set(key, min(max(total, 0), MAX_VALUE))
+
+    def show(self, key: str, value: Value) -> None:
+        """Show a fact that is not a record of this world (for example the length of a month)."""
+        self._seen[key] = value
+
+    def refuse(self, rule: str) -> None:
+        """End the call with an error."""
+        raise ToolError(rule)
+
+    def _unknown(self, key: str) -> Value:
+        raise ToolError("unknown")
+
+    def run(self, function: Callable[..., None], arguments: Mapping[str, Value]) -> ToolResponse:
+        """Run one tool function as a transaction."""
+        self._seen, self._changed = {}, {}
+        try:
+            function(self, **arguments)
+        except ToolError as error:
+            return ToolResponse(self._seen, error.rule, {})
+        self.records.update(self._changed)
+        return ToolResponse(self._seen, None, self._changed)
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call, as data. `arguments` keeps the order of the tool's parameters."""
+
+    name: str
+    arguments: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """The compact sentence, `cancel_order o3`."""
+        return " ".join([self.name, *map(str, self.arguments.values())])
+
+    def to_message(self) -> dict[str, Any]:
+        """The entry of an assistant message's `tool_calls`."""
+        return {"type": "function", "function": {"name": self.name, "arguments": dict(self.arguments)}}
+
+    @classmethod
+    def from_message(cls, entry: Mapping[str, Any]) -> ToolCall:
+        """Read such an entry back."""
+        return cls(entry["function"]["name"], dict(entry["function"]["arguments"]))
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
+@dataclass(frozen=True)
+class ToolResponse:
+    """What a call brought: records seen, the broken rule (or None), records changed."""
+
+    seen: Mapping[str, Value]
+    error: str | None
+    changed: Mapping[str, Value]
+
+    @property
+    def text(self) -> str:
+        """The compact sentence, `o3 pending ok o3 cancelled` or `o3 sent error status`."""
+        words = [f"{key} {value}" for key, value in self.seen.items()]
+        words.append("ok" if self.error is None else f"error {self.error}")
+        words += [f"{key} {value}" for key, value in self.changed.items()]
+        return " ".join(words)
+
+    @classmethod
+    def parse(cls, text: str) -> ToolResponse:
+        """Read a sentence back. One that is not well formed becomes an error with the rule `malformed`."""
+        match = re.fullmatch(r"((?:\S+ \S+ )*?)(?:ok((?: \S+ \S+)*)|error (\S+))", text.strip())
+        if not match:
+            return cls({}, "malformed", {})
+        seen, changed, rule = match.groups()
+        return cls(_pairs(seen), rule, _pairs(changed or ""))
+
+
+def _pairs(text: str) -> dict[str, Value]:
+    words = text.split()
+    return {key: as_value(value) for key, value in zip(words[::2], words[1::2], strict=True)}
+
+
+def as_value(word: str) -> Value:
+    """A word of the compact language as an argument: digits become an int."""
+    return int(word) if re.fullmatch(r"[0-9]{1,9}", word) else word
+
+
+class Tool:
+    """A typed function with its documentation.
+
+    Args:
+        name: what the policy calls it.
+        function: `function(world, **arguments) -> None` with type hints (`str` or `int`) and a Google-style
+            docstring; its first parameter is the `World`, which is left without a hint.
+        write: whether a call can change a record.
+        owner: `"agent"`, or `"user"` for a tool that only the user can use and the agent has to ask for.
+
+    Raises:
+        transformers.utils.DocstringParsingException, TypeHintParsingException: the function is not documented
+            or typed as `get_json_schema` asks.
+    """
+
+    def __init__(self, name: str, function: Callable[..., None], *, write: bool = True, owner: str = "agent"):
+        self.name, self.function, self.write, self.owner = name, function, write, owner
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema in the form of the `tools` column."""
+        body = {**_describe(self.function), "name": self.name}
+        return {"type": "function", "function": body}
+
+    @property
+    def documentation(self) -> str:
+        """The description that the policy reads."""
+        return str(self.schema["function"]["description"])
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """Parameter names with the kind of thing each stands for, in order."""
+        properties = self.schema["function"]["parameters"].get("properties", {})
+        return {name: entry["description"] for name, entry in properties.items()}
+
+    def call(self, world: World, arguments: Mapping[str, Value]) -> ToolResponse:
+        """Validate and run. A wrong type, a missing or an extra argument is an error with the rule `type`."""
+        if not _validator(self.function).is_valid(dict(arguments)):
+            return ToolResponse({}, "type", {})
+        return world.run(self.function, arguments)
+
+    def renamed(self, name: str) -> Tool:
+        """The same tool under another name."""
+        return Tool(name, self.function, write=self.write, owner=self.owner)
+
+    def __repr__(self) -> str:
+        return f"Tool({self.name}({', '.join(self.kinds)}): {self.documentation})"
+
+
+@cache
+def _describe(function: Callable[..., None]) -> dict[str, Any]:
+    # Bound to a placeholder, so that the first parameter (the world) is no parameter of the tool.
+    description: dict[str, Any] = get_json_schema(MethodType(function, object()))["function"]
+    description.pop("return", None)
+    return description
+
+
+@cache
+def _validator(function: Callable[..., None]) -> Draft202012Validator:
+    return Draft202012Validator({**_describe(function)["parameters"], "additionalProperties": False})
+
+
+def documented(text: str, **parameters: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator that writes the docstring `get_json_schema` reads, for functions made by a factory."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        arguments = "\n".join(f"    {name}: {about}" for name, about in parameters.items())
+        function.__doc__ = f"{text}\n\nArgs:\n{arguments}" if parameters else text
+        return function
+
+    return decorate
+
+
+def parse_calls(text: str, schemas: Sequence[Mapping[str, Any]]) -> list[ToolCall]:
+    """Read `name argument ... and name argument ...` as calls of the listed tools.
+
+    Arguments are assigned by position. Types are not checked here: a wrong type is for the environment to refuse.
+
+    Args:
+        text: what the act role wrote.
+        schemas: the JSON schemas of the tools in the prompt.
+
+    Raises:
+        ToolError: rule `malformed`, when no tool has that name or the number of arguments differs.
+    """
+    listed = {schema["function"]["name"]: schema["function"]["parameters"] for schema in schemas}
+    calls = []
+    for part in re.split(r"\sand\s", text.strip()):
+        name, *words = part.split() or [""]
+        parameters = listed.get(name, {}).get("properties", {})
+        if name not in listed or len(words) != len(parameters):
+            raise ToolError("malformed")
+        calls.append(ToolCall(name, dict(zip(parameters, map(as_value, words), strict=True))))
+    return calls

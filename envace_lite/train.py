@@ -1,0 +1,297 @@
+"""World-rehearsal training: rollouts, task success, role-wise advantages, one update; and again.
+
+What is simplified against the paper: 24 tasks with 8 rollouts a step and LoRA on a 1.3 M model instead of 16 with 4 and
+all weights of an 8 B one; one process; rollouts and updates take turns.
+
+Every random draw of a step comes from the seed and the step's number alone. A run that is interrupted and resumed is
+therefore bit for bit the run that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from envace_lite.chat import ACT, GIVEN, REHEARSE, ROLE_NAMES
+from envace_lite.checkpoint import CheckpointError, load_state, save_state
+from envace_lite.domains import Task
+from envace_lite.grpo import clipped_loss, role_advantages
+from envace_lite.policy import Family, Policy, with_lora
+from envace_lite.reward import Reward, task_success
+from envace_lite.rollout import Responder, Trajectory, rollout
+
+Observer = Callable[[int, Policy, Sequence[Trajectory]], dict[str, float]]
+"""Looks on from outside after a step, and returns what should stand in the log. It feeds nothing back."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How a policy is trained."""
+
+    steps: int = 200
+    """Number of updates."""
+    prompts: int = 24
+    """Tasks (groups) a step."""
+    group_size: int = 8
+    """Rollouts of each task."""
+    lr: float = 1e-3
+    """Highest learning rate: about 1e-3 for LoRA, 2e-4 for all weights."""
+    warmup: int = 20
+    """Steps over which the rate rises; without it the first steps do the most harm."""
+    decay: float = 0.1
+    """What is left of the rate at the last step (it falls linearly)."""
+    lora_rank: int = 16
+    """Rank of the adapters; 0 trains all weights."""
+    clip: float = 0.2
+    """How far a token's probability ratio may move before its gradient stops."""
+    epochs: int = 1
+    """Updates on each batch of rollouts."""
+    temperature: float = 1.0
+    """Of the rollouts."""
+    train_act: bool = True
+    """Whether the act role's tokens are in the loss."""
+    train_rehearse: bool = True
+    """Whether the rehearse role's tokens are in the loss."""
+    informative: float = 0.0
+    """Least share of groups that hold both a success and a failure; tasks are drawn anew (twice at most) until it
+    is reached. 0 takes what comes."""
+    max_grad_norm: float = 1.0
+    """Longer gradients are shortened to this."""
+    seed: int = 0
+    """Of adapters, task order and sampling."""
+    detail_every: int = 10
+    """Steps between two measurements of each role's own gradient norm (they cost a second backward pass)."""
+    observe_every: int = 10
+    """Steps between two calls of the observer; it also sees the policy before the first step."""
+    save_every: int = 10
+    """Steps between two checkpoints."""
+
+
+@dataclass
+class TrainLog:
+    """What happened, one row a step.
+
+    Args:
+        rows: metrics of each step; see `metrics` for their meaning.
+        observed: what the observer returned, with its step.
+        totals: seconds, rollout tokens, environment calls.
+    """
+
+    rows: list[dict[str, float]] = field(default_factory=list)
+    observed: list[dict[str, float]] = field(default_factory=list)
+    totals: dict[str, float] = field(default_factory=lambda: {"seconds": 0.0, "tokens": 0, "environment_calls": 0})
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The metrics by step."""
+        return pd.DataFrame(self.rows).set_index("step")
+
+    def _repr_html_(self) -> str:
+        return str(self.frame.tail(10).to_html(float_format="%.3f"))
+
+    def __repr__(self) -> str:
+        last = self.rows[-1] if self.rows else {}
+        return f"<TrainLog: {len(self.rows)} steps, reward {last.get('reward', float('nan')):.3f}>"
+
+
+def train(
+    policy: Policy,
+    tasks: Sequence[Task],
+    config: TrainConfig = TrainConfig(),
+    *,
+    responder: Responder | None = None,
+    reward: Reward = task_success,
+    folder: Path | str | None = None,
+    observer: Observer | None = None,
+    workers: int = 1,
+) -> tuple[Policy, TrainLog]:
+    """Train a policy; its own weights are left alone when adapters are trained.
+
+    Args:
+        policy: a plain policy.
+        tasks: what is trained on; each step draws evenly from the domains among them.
+        responder: who answers calls; the policy itself by default.
+        reward: judges a trajectory.
+        folder: where checkpoints go; an interrupted run found there is continued.
+        observer: called every `config.observe_every` steps.
+        workers: threads that share an update; set torch to one thread each.
+
+    Raises:
+        CheckpointError: the folder cannot be written, or holds a run with another configuration.
+    """
+    trained = with_lora(policy, rank=config.lora_rank, seed=config.seed) if config.lora_rank else policy
+    parameters = {name: p for name, p in trained.model.named_parameters() if p.requires_grad}
+    optimizer = torch.optim.AdamW(parameters.values(), lr=config.lr, betas=(0.9, 0.99), weight_decay=0.0)
+    responder, log, first = responder or Responder(), TrainLog(), 0
+    path = Path(folder) / "train.pt" if folder else None
+    if path and path.is_file():
+        state = load_state(path)
+        if state["config"] != asdict(config):
+            raise CheckpointError(f"{path} holds a run with another configuration; delete it or choose another folder")
+        for name, value in state["parameters"].items():
+            parameters[name].data.copy_(value)
+        optimizer.load_state_dict(state["optimizer"])
+        log, first = TrainLog(**state["log"]), state["step"]
+    elif observer:
+        log.observed.append({"step": 0, **observer(0, trained, [])})
+    for step in (bar := tqdm(range(first, config.steps), desc="train", unit="step")):
+        begin, asked = time.perf_counter(), responder.environment_calls
+        trajectories, rewards = collect(trained, tasks, config, step, responder, reward)
+        row = {"step": step + 1, **metrics(trajectories, rewards)}
+        for epoch in range(config.epochs):
+            detail = epoch == 0 and step % config.detail_every == 0
+            row |= update(trained, trajectories, rewards, config, optimizer, step, detail=detail, workers=workers)
+        log.rows.append(row)
+        log.totals["seconds"] += time.perf_counter() - begin
+        log.totals["tokens"] += sum(len(t.ids) for t in trajectories)
+        log.totals["environment_calls"] += responder.environment_calls - asked
+        bar.set_postfix(reward=f"{row['reward']:.2f}", informative=f"{row['informative']:.2f}")
+        if observer and (step + 1) % config.observe_every == 0:
+            log.observed.append({"step": step + 1, **observer(step + 1, trained, trajectories)})
+        if path and ((step + 1) % config.save_every == 0 or step + 1 == config.steps):
+            save_state(
+                path,
+                {
+                    "config": asdict(config),
+                    "parameters": {name: p.data for name, p in parameters.items()},
+                    "optimizer": optimizer.state_dict(),
+                    "log": {"rows": log.rows, "observed": log.observed, "totals": log.totals},
+                    "step": step + 1,
+                },
+            )
+    return trained, log
+
+
+def collect(
+    policy: Policy, tasks: Sequence[Task], config: TrainConfig, step: int, responder: Responder, reward: Reward
+) -> tuple[list[Trajectory], Tensor]:
+    """The rollouts of a step and their rewards (prompts, group_size).
+
+    With `config.informative`, groups that all succeed or all fail are replaced by those of fresh tasks, twice at most.
+    """
+    generator = torch.Generator().manual_seed(1_000_003 * config.seed + step)
+    rng = Random(f"{config.seed}/{step}")
+    kept: list[Trajectory] = []
+    rewards = torch.empty(0, config.group_size)
+    for _ in range(3):
+        wanted = _draw(tasks, config.prompts, rng)
+        fresh = rollout(
+            policy, wanted, responder, group_size=config.group_size, temperature=config.temperature, generator=generator
+        )
+        values = torch.tensor([reward(t) for t in fresh]).view(-1, config.group_size)
+        kept, rewards = kept + fresh, torch.cat([rewards, values])
+        order = torch.argsort(_mixed(rewards).int(), descending=True, stable=True)[: config.prompts].tolist()
+        kept = [kept[row * config.group_size + i] for row in order for i in range(config.group_size)]
+        rewards = rewards[order]
+        if _mixed(rewards).float().mean() >= config.informative:
+            break
+    return kept, rewards
+
+
+def _draw(tasks: Sequence[Task], count: int, rng: Random) -> list[Task]:
+    by_domain: dict[str, list[Task]] = {}
+    for task in tasks:
+        by_domain.setdefault(task.domain, []).append(task)
+    names = list(by_domain)
+    return [rng.choice(by_domain[names[i % len(names)]]) for i in range(count)]
+
+
+def _mixed(rewards: Tensor) -> Tensor:
+    return rewards.amax(-1) > rewards.amin(-1)
+
+
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """Warm-up, then a straight line down to `decay` of the highest rate."""
+    progress = step / max(config.steps, 1)
+    return config.lr * min(1.0, (step + 1) / max(config.warmup, 1)) * (1 - (1 - config.decay) * progress)
+
+
+def update(
+    policy: Policy,
+    trajectories: Sequence[Trajectory],
+    rewards: Tensor,
+    config: TrainConfig,
+    optimizer: torch.optim.Optimizer,
+    step: int,
+    *,
+    detail: bool = False,
+    workers: int = 1,
+) -> dict[str, float]:
+    """One update of both roles on a batch of rollouts; groups without a difference in reward are skipped.
+
+    Returns:
+        Entropy by role, the gradient's norm (with `detail` also by role), and the largest difference between the
+        rollout's log-probabilities and the recomputed ones, which is rounding on the first epoch.
+    """
+    size = config.group_size
+    trained_roles = [role for role, on in ((ACT, config.train_act), (REHEARSE, config.train_rehearse)) if on]
+    advantages = {
+        role: role_advantages(rewards, torch.tensor([float(t.outputs[role]) for t in trajectories]).view(-1, size))
+        for role in trained_roles
+    }
+    groups = [row for row in range(len(rewards)) if any(a[row].any() for a in advantages.values())]
+    total = sum(role in trained_roles for t in trajectories for role in t.roles)
+    if not groups or not total:
+        return {"grad_norm": 0.0}
+    members = [t for row in groups for t in trajectories[row * size : (row + 1) * size]]
+    families = [
+        Family(trajectories[row * size].prompt, [t.ids for t in trajectories[row * size : (row + 1) * size]])
+        for row in groups
+    ]
+    roles = torch.tensor([role for t in members for role in t.roles])
+    old = torch.tensor([value for t in members for value in t.log_probs])
+    lengths = torch.tensor([len(t.ids) for t in members])
+    token_advantages = {
+        role: values[groups].flatten().repeat_interleave(lengths) for role, values in advantages.items()
+    }
+
+    def objective(log_p: Tensor, _: Tensor, where: Tensor) -> list[Tensor]:
+        terms = []
+        for role, values in token_advantages.items():
+            losses = clipped_loss(log_p, old[where], values[where], config.clip)
+            terms.append(losses[roles[where] == role].sum() / total)
+        return terms if detail else [torch.stack(terms).sum()]
+
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate(config, step)
+    log_p, entropy, norms = policy.backward(families, objective, temperature=config.temperature, workers=workers)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    row = {"grad_norm": torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm).item()}
+    optimizer.step()
+    row["drift"] = (log_p - old)[roles != GIVEN].abs().max().item()
+    for role, name in ROLE_NAMES.items():
+        if role in trained_roles and (roles == role).any():
+            row[f"entropy_{name}"] = entropy[roles == role].mean().item()
+    if detail:
+        row |= {f"grad_norm_{ROLE_NAMES[role]}": norm for role, norm in zip(advantages, norms, strict=True)}
+    return row
+
+
+def metrics(trajectories: Sequence[Trajectory], rewards: Tensor) -> dict[str, float]:
+    """What a step's rollouts were like.
+
+    `reward`: mean; `informative`: share of groups with a success and a failure; `calls`: a rollout; `length_act`,
+    `length_rehearse`: tokens a message; `error_rate`: share of the responses that are errors; `unfinished`: share of
+    the rollouts without a final answer.
+    """
+    exchanges = [response for t in trajectories for _, response in t.exchanges]
+    row = {
+        "reward": rewards.mean().item(),
+        "informative": _mixed(rewards).float().mean().item(),
+        "calls": len(exchanges) / len(trajectories),
+        "error_rate": sum(r.error is not None for r in exchanges) / max(len(exchanges), 1),
+        "unfinished": sum(t.ending != "answer" for t in trajectories) / len(trajectories),
+    }
+    for role, name in ROLE_NAMES.items():
+        tokens = sum(t.roles.count(role) for t in trajectories)
+        row[f"length_{name}"] = tokens / max(sum(t.outputs[role] for t in trajectories), 1)
+    return row
