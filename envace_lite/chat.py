@@ -112,7 +112,9 @@ class Chat:
         self.index = {word: i for i, word in enumerate(self.words)}
         missing = [word for word in (*_SPECIAL, SAY) if word not in self.index]
         if missing:
-            raise VocabularyError(f"this tokenizer is not one of envace_lite's compact models: it lacks {missing}")
+            raise VocabularyError(
+                f"this tokenizer is not one of envace_lite's compact models: it lacks {missing}"
+            )
         self.pad, self.end = self.index["<pad>"], self.index["<end>"]
         self.assistant, self.tool, self.user = (self.index[f"<{r}>"] for r in ("assistant", "tool", "user"))
         self.say = self.index[SAY]

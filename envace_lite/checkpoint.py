@@ -29,7 +29,9 @@ def save_state(path: Path | str, state: dict[str, Any]) -> None:
             os.fsync(file.fileno())
         partial.replace(path)
     except (OSError, RuntimeError) as error:
-        raise CheckpointError(f"cannot write the checkpoint {path}: {error}; an earlier one is untouched") from error
+        raise CheckpointError(
+            f"cannot write the checkpoint {path}: {error}; an earlier one is untouched"
+        ) from error
 
 
 def load_state(path: Path | str) -> dict[str, Any]:

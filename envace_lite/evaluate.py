@@ -50,9 +50,11 @@ class Report:
 
     def summary(self, by_domain: bool = True, resamples: int = 1000) -> pd.DataFrame:
         """Value with the ends of its 95 % interval for each metric, for each domain and for all of them."""
-        groups = {"all": self} | ({name: self.only(name) for name in self.tasks.domain.unique()} if by_domain else {})
+        groups = {"all": self} | (
+            {name: self.only(name) for name in self.tasks.domain.unique()} if by_domain else {}
+        )
         rows = [
-            {"domain": name, "metric": metric, **_interval(*report.counts(metric), resamples)}
+            {"domain": name, "metric": metric, **_interval(report.counts(metric), resamples)}
             for name, report in groups.items()
             for metric in METRICS
         ]
@@ -78,10 +80,14 @@ class Report:
         if metric in tasks:
             return tasks[metric].to_numpy(float), np.ones(len(tasks))
         if metric.startswith("tool_"):
-            wanted, made, both = (tasks[c].to_numpy(float) for c in ("plan_calls", "committed_calls", "matched_calls"))
-            return {"precision": (both, made), "recall": (both, wanted), "f1": (2 * both, made + wanted)}[metric[5:]]
+            wanted, made, both = (
+                tasks[c].to_numpy(float) for c in ("plan_calls", "committed_calls", "matched_calls")
+            )
+            return {"precision": (both, made), "recall": (both, wanted), "f1": (2 * both, made + wanted)}[
+                metric[5:]
+            ]
         flags = {
-            "fidelity": (pairs.exact, True),
+            "fidelity": (pairs.exact, pairs.exact | True),
             "fidelity_success": (pairs.exact, ~pairs.real_error),
             "fidelity_error": (pairs.exact, pairs.real_error),
             "error_recall": (pairs.rehearsed_error, pairs.real_error),
@@ -94,7 +100,7 @@ class Report:
         return sums.hit.to_numpy(float), sums["where"].to_numpy(float)
 
     def _repr_html_(self) -> str:
-        return str(self.summary().value.unstack(0).reindex(list(METRICS)).to_html(float_format="%.3f"))
+        return str(self.summary().value.unstack(0).reindex(list(METRICS)).round(3).to_html())
 
     def __repr__(self) -> str:
         return f"<Report: {len(self.tasks)} tasks, real success {self.value('real_success'):.3f}>"
@@ -104,7 +110,8 @@ def _ratio(numerator: float, denominator: float) -> float:
     return float(numerator / denominator) if denominator else float("nan")
 
 
-def _interval(numerator: np.ndarray, denominator: np.ndarray, resamples: int) -> dict[str, float]:
+def _interval(counts: tuple[np.ndarray, np.ndarray], resamples: int) -> dict[str, float]:
+    numerator, denominator = counts
     value = _ratio(numerator.sum(), denominator.sum())
     used = denominator > 0
     if used.sum() < 2 or len(set(numerator[used] / denominator[used])) == 1:
@@ -134,8 +141,8 @@ def deploy(policy: Policy, tasks: Sequence[Task]) -> tuple[list[Trajectory], pd.
     for trajectory, session in zip(trajectories, responder.sessions, strict=True):
         task = trajectory.task
         verdict = session.verify(trajectory.answers)
-        allowed = Counter(max((o.writes for o in task.outcomes), key=lambda writes: _overlap(writes, trajectory)))
         effective = Counter(call.text for call, response in trajectory.exchanges if response.changed)
+        wrong = min((effective - Counter(outcome.writes)).total() for outcome in task.outcomes)
         plan = Counter(text.split()[0] for turn in task.plan for text in turn)
         made = Counter(call.name for call, _ in trajectory.exchanges)
         rows.append(
@@ -147,17 +154,12 @@ def deploy(policy: Policy, tasks: Sequence[Task]) -> tuple[list[Trajectory], pd.
                 "right_answer": verdict.answer,
                 "right_state": verdict.state,
                 "committed_calls": made.total(),
-                "wrong_writes": (effective - allowed).total(),
+                "wrong_writes": wrong,
                 "plan_calls": plan.total(),
                 "matched_calls": (plan & made).total(),
             }
         )
     return trajectories, pd.DataFrame(rows)
-
-
-def _overlap(writes: tuple[str, ...], trajectory: Trajectory) -> int:
-    made = Counter(call.text for call, response in trajectory.exchanges if response.changed)
-    return (Counter(writes) & made).total()
 
 
 def evaluate(policy: Policy, tasks: Sequence[Task], *, seed: int = 0) -> Report:

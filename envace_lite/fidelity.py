@@ -38,7 +38,7 @@ class ProbePair:
 
     def prefix(self, policy: Policy) -> list[int]:
         """Token ids of the conversation up to the header of the response."""
-        messages: list[dict[str, object]] = list(self.task.messages)
+        messages: list[dict[str, object]] = [dict(message) for message in self.task.messages]
         for call, response in self.history:
             messages.append({"role": "assistant", "tool_calls": [call.to_message()]})
             messages.append({"role": "tool", "name": call.name, "content": response.text})

@@ -70,7 +70,7 @@ class Policy:
         afterwards the very same base weights stand there again, bit for bit.
         """
         if not isinstance(self.model, PeftModel):
-            yield self.model  # type: ignore[misc]
+            yield self.model
             return
         adapted = [m for m in self.model.modules() if hasattr(m, "lora_A") and hasattr(m, "base_layer")]
         kept = [module.base_layer.weight.data for module in adapted]
@@ -129,14 +129,14 @@ class Policy:
         where = [torch.arange(start, end) for start, end in pairwise([0, *ends])]
         parameters = [p for p in self.model.parameters() if p.requires_grad]
 
-        def work(start: int) -> tuple[Tensor, Tensor, Tensor, list[tuple[Tensor, ...]]]:
+        def work(start: int) -> tuple[list[Tensor], list[tuple[Tensor, ...]]]:
             chosen = order[start : start + FAMILIES_AT_ONCE]
             positions = torch.cat([where[i] for i in chosen])
             with torch.set_grad_enabled(objective is not None):
                 log_p, entropy = self._log_probs([families[i] for i in chosen], temperature)
                 terms = objective(log_p, entropy, positions) if objective else []
                 grads = [torch.autograd.grad(t, parameters, retain_graph=t is not terms[-1]) for t in terms]
-            return positions, log_p.detach(), entropy.detach(), grads
+            return [positions, log_p.detach(), entropy.detach()], grads
 
         starts = range(0, len(order), FAMILIES_AT_ONCE)
         if workers > 1:
@@ -144,24 +144,31 @@ class Policy:
                 parts = list(pool.map(work, starts))
         else:
             parts = [work(start) for start in starts]
-        back = torch.cat([part[0] for part in parts]).argsort()
-        log_p, entropy = (torch.cat([part[i] for part in parts])[back] for i in (1, 2))
-        by_term = [[sum(p) for p in zip(*term, strict=True)] for term in zip(*(part[3] for part in parts), strict=True)]
+        positions, log_p, entropy = (torch.cat([values[i] for values, _ in parts]) for i in range(3))
+        back = positions.argsort()
+        by_term = [
+            [sum(p) for p in zip(*term, strict=True)]
+            for term in zip(*(grads for _, grads in parts), strict=True)
+        ]
         for parameter, *grads in zip(parameters, *by_term, strict=True) if by_term else ():
             parameter.grad = sum(grads)
         norms = [torch.stack([grad.norm() for grad in term]).norm().item() for term in by_term]
-        return log_p, entropy, norms
+        return log_p[back], entropy[back], norms
 
     def _log_probs(self, families: Sequence[Family], temperature: float) -> tuple[Tensor, Tensor]:
         backbone, head = self._parts()
         width = max(family.length for family in families)
         ids = torch.full((len(families), width), self.chat.pad)
-        branch = torch.full((len(families), width), -1)  # 0 in the prompt, 1, 2, ... in its completions, -1 in padding
+        branch = torch.full(
+            (len(families), width), -1
+        )  # 0 in the prompt, 1, 2, ... in its completions, -1 in padding
         places = torch.zeros((len(families), width), dtype=torch.long)
         source: list[int] = []  # where the state that predicts a token stands, in the flattened batch
         for row, family in enumerate(families):
             size = len(family.prompt)
-            ids[row, : family.length] = torch.tensor([*family.prompt, *(t for c in family.completions for t in c)])
+            ids[row, : family.length] = torch.tensor(
+                [*family.prompt, *(t for c in family.completions for t in c)]
+            )
             branch[row, :size] = 0
             places[row, :size] = torch.arange(size)
             start = size
@@ -192,7 +199,9 @@ class Policy:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with self.sampler() as model:
-                state = {_plain(key): value for key, value in model.state_dict().items() if "lora_" not in key}
+                state = {
+                    _plain(key): value for key, value in model.state_dict().items() if "lora_" not in key
+                }
                 plain = LlamaForCausalLM(model.config)
                 plain.load_state_dict(state)
             plain.save_pretrained(folder)
@@ -214,6 +223,13 @@ def pad_left(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
     longest = max(map(len, rows))
     ids = torch.tensor([[pad] * (longest - len(row)) + list(row) for row in rows])
     return ids, torch.tensor([[False] * (longest - len(row)) + [True] * len(row) for row in rows])
+
+
+def square_mask(real: Tensor) -> Tensor:
+    """(B, T) -> (B, 1, T, T): each token sees itself and the real ones before it."""
+    length = real.shape[1]
+    causal = torch.ones(length, length, dtype=torch.bool).tril()
+    return ((causal & real[:, None, :]) | torch.eye(length, dtype=torch.bool))[:, None]
 
 
 def new_policy(
@@ -265,7 +281,9 @@ def load_policy(folder: Path | str) -> Policy:
             )
         model = LlamaForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
     except SafetensorError as error:
-        raise PolicyError(f"{folder}: the weights are damaged or cut off ({error}); restore or remake them") from error
+        raise PolicyError(
+            f"{folder}: the weights are damaged or cut off ({error}); restore or remake them"
+        ) from error
     except (OSError, ValueError, RuntimeError) as error:
         if isinstance(error, PolicyError):
             raise
@@ -289,6 +307,6 @@ def with_lora(policy: Policy, *, rank: int = 16, seed: int = 0) -> Policy:
     )
     state = torch.random.get_rng_state()
     torch.manual_seed(seed)
-    model = get_peft_model(policy.model, config)  # type: ignore[arg-type]
+    model = get_peft_model(policy.model, config)
     torch.random.set_rng_state(state)
     return Policy(model, policy.chat)

@@ -55,7 +55,8 @@ def learning_rate(config: PretrainConfig, step: int) -> float:
     return config.lr * min(1.0, (step + 1) / 100) * (0.55 + 0.45 * math.cos(math.pi * progress))
 
 
-def pretrain(config: PretrainConfig, folder: Path | str, *, workers: int = 2, corpus: Corpus | None = None
+def pretrain(
+    config: PretrainConfig, folder: Path | str, *, workers: int = 2, corpus: Corpus | None = None
 ) -> tuple[Policy, dict[str, Any]]:
     """Make a base model. Continues from `folder/state.pt` when an earlier run was interrupted.
 
@@ -68,7 +69,9 @@ def pretrain(config: PretrainConfig, folder: Path | str, *, workers: int = 2, co
         corpus = make_corpus(
             policy.chat, RECIPES[config.recipe], config.requests, config.per_request, config.seed
         )
-    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=config.lr, betas=(0.9, 0.98), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(
+        policy.model.parameters(), lr=config.lr, betas=(0.9, 0.98), weight_decay=0.01
+    )
     generator = torch.Generator().manual_seed(config.seed)
     record: dict[str, Any] = {"curve": [], "seconds": 0.0, "tokens": 0}
     first = 0
@@ -106,7 +109,9 @@ def pretrain(config: PretrainConfig, folder: Path | str, *, workers: int = 2, co
             record["seconds"] = time.perf_counter() - begin
             bar.set_postfix(loss=record["curve"][-1][1])
             losses = []
-        if (step + 1) % config.save_every == 0:  # a multiple of eight, so that a resumed run draws the same batches
+        if (
+            step + 1
+        ) % config.save_every == 0:  # a multiple of eight, so that a resumed run draws the same batches
             save_state(
                 state_file,
                 {

@@ -18,7 +18,9 @@ Reward = Callable[[Trajectory], float]
 
 def believed_writes(trajectory: Trajectory) -> tuple[str, ...]:
     """The calls that took effect according to their responses, as sorted compact sentences."""
-    effective = [call.text for call, response in trajectory.exchanges if response.changed and not response.error]
+    effective = [
+        call.text for call, response in trajectory.exchanges if response.changed and not response.error
+    ]
     return tuple(sorted(effective))
 
 

@@ -145,7 +145,7 @@ class Trajectory:
 
     def messages(self) -> list[dict[str, Any]]:
         """The conversation in the standard form, one call a message."""
-        messages: list[dict[str, Any]] = list(self.task.messages)
+        messages: list[dict[str, Any]] = [dict(message) for message in self.task.messages]
         for call, response in self.exchanges:
             messages.append({"role": "assistant", "tool_calls": [call.to_message()]})
             messages.append({"role": "tool", "name": call.name, "content": response.text})
@@ -246,9 +246,11 @@ class _Layer(DynamicLayer):
 
     def __init__(self, room: int):
         super().__init__()
-        self.room, self.length = room, 0
+        self.room, self.length, self.is_initialized = room, 0, False
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         rows, heads, new, width = key_states.shape
         if not self.is_initialized:
             self.keys = key_states.new_empty(rows, heads, self.room, width)
@@ -282,7 +284,9 @@ class Decoder:
         pad: id of the padding token.
     """
 
-    def __init__(self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], copies: int, room: int, pad: int):
+    def __init__(
+        self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], copies: int, room: int, pad: int
+    ):
         ids, real = pad_left(prompts, pad)
         self.backbone, self.head = model.model, model.lm_head
         self.layers = [_Layer(ids.shape[1] + room) for _ in range(model.config.num_hidden_layers)]

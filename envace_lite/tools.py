@@ -14,12 +14,12 @@ validated by `jsonschema`; the function is looked up by name.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from types import MethodType
-from typing import Any
+from typing import Any, get_type_hints
 
 from jsonschema import Draft202012Validator
 from transformers.utils import get_json_schema
@@ -175,7 +175,7 @@ class Tool:
     Args:
         name: what the policy calls it.
         function: `function(world, **arguments) -> None` with type hints (`str` or `int`) and a Google-style
-            docstring; its first parameter is the `World`, which is left without a hint.
+            docstring; its first parameter is the `World`.
         write: whether a call can change a record.
         owner: `"agent"`, or `"user"` for a tool that only the user can use and the agent has to ask for.
 
@@ -220,8 +220,21 @@ class Tool:
 
 @cache
 def _describe(function: Callable[..., None]) -> dict[str, Any]:
-    # Bound to a placeholder, so that the first parameter (the world) is no parameter of the tool.
-    description: dict[str, Any] = get_json_schema(MethodType(function, object()))["function"]
+    """The schema of a tool function without its first parameter, the world."""
+    signature = inspect.signature(function)
+    world, *parameters = signature.parameters.values()
+    hints = get_type_hints(function)
+    hints.pop(world.name, None)
+
+    def described() -> None: ...
+
+    described.__name__, described.__doc__, described.__annotations__ = (
+        function.__name__,
+        function.__doc__,
+        hints,
+    )
+    described.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    description: dict[str, Any] = get_json_schema(described)["function"]
     description.pop("return", None)
     return description
 

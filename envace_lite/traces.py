@@ -10,7 +10,7 @@ What is simplified against the paper: the base is made from thousands of such tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from envace_lite.chat import GIVEN, Chat
+from envace_lite.chat import Chat
 from envace_lite.domains import DOMAINS, Domain
 from envace_lite.domains.script import (
     Episode,
@@ -113,7 +113,7 @@ def draw_script_for_trace(domain: Domain, recipe: Recipe, rng: Random) -> Script
 
 
 def draw_traces(script: Script, recipe: Recipe, count: int, rng: Random) -> list[Episode]:
-    """What sloppy agents did about a request in retellings of its world; fewer than `count` if the recipe drops some."""
+    """What sloppy agents did about a request in retellings of its world; fewer than `count` if some are dropped."""
     episodes = [play(script, Retelling(script.state, recipe, rng), recipe.slips, rng) for _ in range(count)]
     return [e for e in episodes if recipe.errors or not any(response.error for _, response in e.exchanges())]
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pandas as pd
 import torch
@@ -88,7 +87,9 @@ class TrainLog:
 
     rows: list[dict[str, float]] = field(default_factory=list)
     observed: list[dict[str, float]] = field(default_factory=list)
-    totals: dict[str, float] = field(default_factory=lambda: {"seconds": 0.0, "tokens": 0, "environment_calls": 0})
+    totals: dict[str, float] = field(
+        default_factory=lambda: {"seconds": 0.0, "tokens": 0, "environment_calls": 0}
+    )
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -96,7 +97,7 @@ class TrainLog:
         return pd.DataFrame(self.rows).set_index("step")
 
     def _repr_html_(self) -> str:
-        return str(self.frame.tail(10).to_html(float_format="%.3f"))
+        return str(self.frame.tail(10).round(3).to_html())
 
     def __repr__(self) -> str:
         last = self.rows[-1] if self.rows else {}
@@ -136,7 +137,9 @@ def train(
     if path and path.is_file():
         state = load_state(path)
         if state["config"] != asdict(config):
-            raise CheckpointError(f"{path} holds a run with another configuration; delete it or choose another folder")
+            raise CheckpointError(
+                f"{path} holds a run with another configuration; delete it or choose another folder"
+            )
         for name, value in state["parameters"].items():
             parameters[name].data.copy_(value)
         optimizer.load_state_dict(state["optimizer"])
@@ -149,7 +152,9 @@ def train(
         row = {"step": step + 1, **metrics(trajectories, rewards)}
         for epoch in range(config.epochs):
             detail = epoch == 0 and step % config.detail_every == 0
-            row |= update(trained, trajectories, rewards, config, optimizer, step, detail=detail, workers=workers)
+            row |= update(
+                trained, trajectories, rewards, config, optimizer, step, detail=detail, workers=workers
+            )
         log.rows.append(row)
         log.totals["seconds"] += time.perf_counter() - begin
         log.totals["tokens"] += sum(len(t.ids) for t in trajectories)
@@ -172,7 +177,12 @@ def train(
 
 
 def collect(
-    policy: Policy, tasks: Sequence[Task], config: TrainConfig, step: int, responder: Responder, reward: Reward
+    policy: Policy,
+    tasks: Sequence[Task],
+    config: TrainConfig,
+    step: int,
+    responder: Responder,
+    reward: Reward,
 ) -> tuple[list[Trajectory], Tensor]:
     """The rollouts of a step and their rewards (prompts, group_size).
 
@@ -185,7 +195,12 @@ def collect(
     for _ in range(3):
         wanted = _draw(tasks, config.prompts, rng)
         fresh = rollout(
-            policy, wanted, responder, group_size=config.group_size, temperature=config.temperature, generator=generator
+            policy,
+            wanted,
+            responder,
+            group_size=config.group_size,
+            temperature=config.temperature,
+            generator=generator,
         )
         values = torch.tensor([reward(t) for t in fresh]).view(-1, config.group_size)
         kept, rewards = kept + fresh, torch.cat([rewards, values])
@@ -235,7 +250,9 @@ def update(
     size = config.group_size
     trained_roles = [role for role, on in ((ACT, config.train_act), (REHEARSE, config.train_rehearse)) if on]
     advantages = {
-        role: role_advantages(rewards, torch.tensor([float(t.outputs[role]) for t in trajectories]).view(-1, size))
+        role: role_advantages(
+            rewards, torch.tensor([float(t.outputs[role]) for t in trajectories]).view(-1, size)
+        )
         for role in trained_roles
     }
     groups = [row for row in range(len(rewards)) if any(a[row].any() for a in advantages.values())]
@@ -263,7 +280,9 @@ def update(
 
     for group in optimizer.param_groups:
         group["lr"] = learning_rate(config, step)
-    log_p, entropy, norms = policy.backward(families, objective, temperature=config.temperature, workers=workers)
+    log_p, entropy, norms = policy.backward(
+        families, objective, temperature=config.temperature, workers=workers
+    )
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     row = {"grad_norm": torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm).item()}
     optimizer.step()

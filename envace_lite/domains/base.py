@@ -100,7 +100,9 @@ def load_tasks(path: Path | str) -> list[Task]:
             try:
                 tasks.append(Task.from_json(line))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise TaskFileError(f"{path}, line {number}: not a task ({type(error).__name__}: {error})") from error
+                raise TaskFileError(
+                    f"{path}, line {number}: not a task ({type(error).__name__}: {error})"
+                ) from error
     return tasks
 
 

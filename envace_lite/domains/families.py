@@ -32,7 +32,7 @@ def look(kind: str) -> Function:
     """Read one record."""
 
     @documented(f"{kind} shown", target=kind)
-    def function(world, target: str) -> None:
+    def function(world: World, target: str) -> None:
         world.see(target)
 
     return function
@@ -43,7 +43,7 @@ def transition(kind: str, needs: str, gives: str, asks: str = "") -> Function:
     """Move a record from one status to another; refused with `status` in any other state."""
 
     @documented(f"{asks} {kind} needs {needs} gives {gives}".strip(), target=kind)
-    def function(world, target: str) -> None:
+    def function(world: World, target: str) -> None:
         world.need(target, needs)
         world.set(target, gives)
 
@@ -55,7 +55,7 @@ def consume(kind: str, wallet: int, time: int) -> Function:
     """Take one of a stock (`stock`) and pay with money (`wallet`) and hours (`time`)."""
 
     @documented(f"{kind} less 1 wallet less {wallet} time less {time}", target=kind)
-    def function(world, target: str) -> None:
+    def function(world: World, target: str) -> None:
         world.add(target, -1, rule="stock")
         world.add("wallet", -wallet, rule="wallet")
         world.add("time", -time, rule="time")
@@ -68,7 +68,7 @@ def change(kind: str, sign: int) -> Function:
     """Add an amount to a record (`full` above the maximum) or take it away (`funds` below zero)."""
 
     @documented(f"{kind} {'more' if sign > 0 else 'less'} amount", target=kind, amount="amount")
-    def function(world, target: str, amount: int) -> None:
+    def function(world: World, target: str, amount: int) -> None:
         world.add(target, sign * amount)
 
     return function
@@ -80,7 +80,7 @@ def transfer(kind: str, limited: bool) -> Function:
     words = f"{kind} less amount {kind} more amount"
 
     @documented(f"amount most limit {words}" if limited else words, source=kind, target=kind, amount="amount")
-    def function(world, source: str, target: str, amount: int) -> None:
+    def function(world: World, source: str, target: str, amount: int) -> None:
         if limited and amount > world.amount("limit"):
             world.refuse("limit")
         world.add(source, -amount)
@@ -94,7 +94,7 @@ def buy(kind: str, account: str, depot: str) -> Function:
     """Pay the quoted price of one share from an account and put the share in the depot."""
 
     @documented(f"{account} less {kind} {depot} more 1", target=kind)
-    def function(world, target: str) -> None:
+    def function(world: World, target: str) -> None:
         world.add(account, -world.amount(target))
         world.add(depot, 1)
 
@@ -106,7 +106,7 @@ def sell(kind: str, account: str, depot: str) -> Function:
     """Take one share from the depot and put its quoted price on an account."""
 
     @documented(f"{depot} less 1 {account} more {kind}", target=kind)
-    def function(world, target: str) -> None:
+    def function(world: World, target: str) -> None:
         price = world.amount(target)
         world.add(depot, -1, rule="stock")
         world.add(account, price)
@@ -119,7 +119,7 @@ def book(kind: str, gives: str) -> Function:
     """Book a free record for a day that exists; refused with `date` (February has 28 days) or `status`."""
 
     @documented(f"{kind} month day exists needs free gives {gives}", target=kind, month="month", day="day")
-    def function(world, target: str, month: str, day: int) -> None:
+    def function(world: World, target: str, month: str, day: int) -> None:
         _check_date(world, month, day)
         world.need(target, "free")
         world.set(target, gives)
@@ -132,7 +132,7 @@ def mark(key: str) -> Function:
     """Note a day that exists under a fixed key; refused with `date`."""
 
     @documented(f"month day exists gives {key}", month="month", day="day")
-    def function(world, month: str, day: int) -> None:
+    def function(world: World, month: str, day: int) -> None:
         _check_date(world, month, day)
         world.set(key, day)
 
@@ -144,7 +144,7 @@ def tell(kind: str, counter: str) -> Function:
     """Do something for a known record and count it."""
 
     @documented(f"{kind} known {counter} more 1", target=kind)
-    def function(world, target: str) -> None:
+    def function(world: World, target: str) -> None:
         world.see(target)
         world.add(counter, 1)
 
@@ -156,7 +156,7 @@ def adjust(key: str, most: int) -> Function:
     """Set a fixed key to a number; refused with `range` above a maximum that the documentation names."""
 
     @documented(f"{key} gives number most {most}", number="number")
-    def function(world, number: int) -> None:
+    def function(world: World, number: int) -> None:
         if number > most:
             world.refuse("range")
         world.set(key, number)

@@ -46,14 +46,29 @@ class Functions(Domain):
         "day": range(1, 32),
         "number": range(32),
     }
-    lexicon = ("sent", "taken", "held", "closed", "free", "event", "trip", "alarm", "volume", "heat", "cook", *DEVICE_STATUSES)
+    lexicon = (
+        "sent",
+        "taken",
+        "held",
+        "closed",
+        "free",
+        "event",
+        "trip",
+        "alarm",
+        "volume",
+        "heat",
+        "cook",
+        *DEVICE_STATUSES,
+    )
     parallel = 0.3
     no_tool = 0.08
     chooses = 0.6
 
     def sample_state(self, rng: Random) -> dict[str, Value]:
         """Some rooms, contacts and devices, and a counter of messages sent."""
-        state: dict[str, Value] = {room: rng.choice(("free", "free", "taken")) for room in rng.sample(ROOMS, 2)}
+        state: dict[str, Value] = {
+            room: rng.choice(("free", "free", "taken")) for room in rng.sample(ROOMS, 2)
+        }
         state |= {name: rng.randint(1, 9) for name in rng.sample(NAMES, 2)}
         state |= {device: rng.choice(DEVICE_STATUSES) for device in rng.sample(DEVICES, 2)}
         return {**state, "sent": rng.randint(0, 9)}

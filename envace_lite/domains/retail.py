@@ -12,6 +12,7 @@ from envace_lite.domains.base import Domain
 from envace_lite.domains.families import Function, look, transition
 from envace_lite.tools import Tool, Value
 
+ORDERS = ("o1", "o2", "o3", "o4", "o5", "o6")
 STATUSES = ("pending", "paid", "packed", "sent", "delivered", "returned", "refunded", "cancelled")
 
 
@@ -32,10 +33,12 @@ class Retail(Domain):
         "refund_order": Tool("refund_order", transition("order", "returned", "refunded")),
         "void_order": Tool("void_order", transition("order", "paid", "cancelled")),
         "swap_order": Tool("swap_order", transition("order", "delivered", "packed")),
-        "ask_user_return": Tool("ask_user_return", transition("order", "packed", "returned", "user"), owner="user"),
+        "ask_user_return": Tool(
+            "ask_user_return", transition("order", "packed", "returned", "user"), owner="user"
+        ),
     }
     held_out = frozenset({"void_order", "swap_order", "ask_user_return"})
-    pools: ClassVar = {"order": ("o1", "o2", "o3", "o4", "o5", "o6")}
+    pools: ClassVar = {"order": ORDERS}
     lexicon = STATUSES
     forbids = 0.25
     second_turn = 0.3
@@ -43,7 +46,7 @@ class Retail(Domain):
 
     def sample_state(self, rng: Random) -> dict[str, Value]:
         """Three or four orders, each with a status."""
-        orders = sorted(rng.sample(self.pools["order"], rng.randint(3, 4)))
+        orders = sorted(rng.sample(ORDERS, rng.randint(3, 4)))
         return {order: rng.choice(STATUSES) for order in orders}
 
     def sample_function(self, rng: Random) -> Function:

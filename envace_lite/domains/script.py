@@ -10,7 +10,7 @@ careful agent, for goals by a search over the shortest plans.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from random import Random
@@ -46,7 +46,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Turn:
-    """One user turn. Exactly one of `steps`, `options`, `goal` is filled; `report` is the record asked for at the end."""
+    """One user turn: `steps`, `options` or a `goal`, and the record that the user asks for at the end."""
 
     report: str
     steps: tuple[Step, ...] = ()
@@ -80,9 +80,13 @@ class Script:
     forbidden: str | None = None
     plans: dict[int, list[list[ToolCall]]] = field(default_factory=dict)
 
-    def tool(self, name: str) -> Tool | None:
-        """A tool of the toolbox by its name."""
-        return next((tool for tool in self.toolbox if tool.name == name), None)
+    def tool(self, name: str) -> Tool:
+        """A tool of the toolbox by its name; `KeyError` if it is not there."""
+        return {tool.name: tool for tool in self.toolbox}[name]
+
+    def has(self, name: str) -> bool:
+        """Whether the toolbox has a tool of this name."""
+        return any(tool.name == name for tool in self.toolbox)
 
     @property
     def messages(self) -> list[dict[str, str]]:
@@ -172,7 +176,7 @@ def play(script: Script, world: World, slips: Slips = Slips(), rng: Random | Non
 
 
 def _follow_steps(script: Script, turn: Turn, slips: Slips, slip: Callable, perform: Callable) -> bool:
-    if any(script.tool(step.call.name) is None for step in turn.steps):
+    if not all(script.has(step.call.name) for step in turn.steps):
         return False
     pending: list[ToolCall] = []
     for step, following in pairwise([*turn.steps, None]):
@@ -186,7 +190,11 @@ def _follow_steps(script: Script, turn: Turn, slips: Slips, slip: Callable, perf
             continue
         failed = bool(pending) and perform(*pending)[-1].error is not None
         take_alternative = (not allowed or failed) and not slip(slips.shrug)
-        if step.otherwise and step.otherwise.name != script.forbidden and (take_alternative or slip(slips.eager)):
+        if (
+            step.otherwise
+            and step.otherwise.name != script.forbidden
+            and (take_alternative or slip(slips.eager))
+        ):
             perform(step.otherwise)
         pending = []
     return True
@@ -210,16 +218,13 @@ def _pursue_goal(
 
 def _with_wrong_argument(script: Script, call: ToolCall, rng: Random) -> ToolCall:
     tool = script.tool(call.name)
-    if tool is None or not tool.kinds:
-        return call
     parameter = rng.choice(list(tool.kinds))
     value = rng.choice(script.domain.pools[tool.kinds[parameter]])
     return ToolCall(call.name, {**call.arguments, parameter: value})
 
 
 def _carry_out(script: Script, world: World, call: ToolCall) -> ToolResponse:
-    tool = script.tool(call.name)
-    return tool.call(world, call.arguments) if tool else ToolResponse({}, UNKNOWN, {})
+    return script.tool(call.name).call(world, call.arguments)
 
 
 def _calls_about(script: Script, key: str) -> list[ToolCall]:
@@ -236,7 +241,7 @@ def _calls_about(script: Script, key: str) -> list[ToolCall]:
 def _names_known(script: Script, call: ToolCall) -> bool:
     return all(
         value in script.state or kind == "month"
-        for value, kind in zip(call.arguments.values(), script.tool(call.name).kinds.values(), strict=True)  # type: ignore[union-attr]
+        for value, kind in zip(call.arguments.values(), script.tool(call.name).kinds.values(), strict=True)
         if isinstance(value, str)
     )
 
@@ -263,7 +268,9 @@ def draw_script(domain: Domain, toolbox: Sequence[Tool], rng: Random, *, goal: b
     raise NotDrawn
 
 
-def _draw_call(script: Script, world: World, rng: Random, *, refused: bool) -> tuple[ToolCall, ToolResponse, World]:
+def _draw_call(
+    script: Script, world: World, rng: Random, *, refused: bool
+) -> tuple[ToolCall, ToolResponse, World]:
     """A call whose outcome in `world` is as wanted, and the world after it."""
     unknown = refused and rng.random() < UNKNOWN_SHARE
     for _ in range(30):
@@ -282,7 +289,7 @@ def _draw_call(script: Script, world: World, rng: Random, *, refused: bool) -> t
 def _draw_instructions(script: Script, rng: Random) -> None:
     domain, world = script.domain, World(script.state)
     if domain.no_tool and rng.random() < domain.no_tool:
-        absent = rng.choice([t for t in domain.seen_tools() if script.tool(t.name) is None])
+        absent = rng.choice([t for t in domain.seen_tools() if not script.has(t.name)])
         call = rng.choice(list(domain.calls(absent)))
         script.turns = [Turn(rng.choice(list(script.state)), (Step(call),))]
         return
@@ -325,11 +332,13 @@ def _draw_options(script: Script, rng: Random) -> tuple[Turn, list[list[ToolCall
     for _ in range(rng.choice((2, 3, 3))):
         refused = rng.random() < REFUSED_SHARE
         call, response, after = _draw_call(script, World(script.state), rng, refused=refused)
-        if call in options or not script.tool(call.name).write:  # type: ignore[union-attr]
+        if call in options or not script.tool(call.name).write:
             raise NotDrawn
         options.append(call)
         ends.append((response, after.records))
-    counts = [key for response, _ in ends for key, value in response.changed.items() if isinstance(value, int)]
+    counts = [
+        key for response, _ in ends for key, value in response.changed.items() if isinstance(value, int)
+    ]
     shared = [key for key in dict.fromkeys(counts) if counts.count(key) > 1 and key in script.state]
     keep = None
     if shared and rng.random() < 0.8:
@@ -355,7 +364,7 @@ def _draw_target(script: Script, rng: Random) -> tuple[Turn, list[list[ToolCall]
             if steps == []:
                 break
             call = rng.choice(steps) if steps else _draw_call(script, world, rng, refused=False)[0]
-            response = script.tool(call.name).call(world, call.arguments)  # type: ignore[union-attr]
+            response = script.tool(call.name).call(world, call.arguments)
             if response.changed and not response.error:
                 key = key if key in response.changed else rng.choice(list(response.changed))
                 break
@@ -425,7 +434,9 @@ def make_task(script: Script, task_id: str, extra_tags: Sequence[str] = ()) -> T
 
 
 def _effective_writes(script: Script, episode: Episode) -> tuple[str, ...]:
-    writes = [call.text for call, r in episode.exchanges() if r.error is None and script.tool(call.name).write]  # type: ignore[union-attr]
+    writes = [
+        call.text for call, r in episode.exchanges() if r.error is None and script.tool(call.name).write
+    ]
     return tuple(sorted(writes))
 
 
@@ -439,7 +450,7 @@ def _tags(script: Script, episode: Episode) -> list[str]:
     tags += ["parallel"] if any(step.parallel for t in script.turns for step in t.steps) else []
     tags += ["turns:2"] if len(script.turns) > 1 else []
     tags += ["no_tool"] if episode.turns[0][1] == NO_TOOL else []
-    tags += ["dual"] if any(script.tool(call.name).owner == "user" for call, _ in exchanges) else []  # type: ignore[union-attr]
+    tags += ["dual"] if any(script.tool(call.name).owner == "user" for call, _ in exchanges) else []
     return tags
 
 
@@ -457,7 +468,9 @@ def as_messages(script: Script, episode: Episode) -> list[dict[str, Any]]:
     return messages
 
 
-def draw_toolbox(domain: Domain, rng: Random, *, held_out: bool, extra: Mapping[str, Tool] | None = None) -> list[Tool]:
+def draw_toolbox(
+    domain: Domain, rng: Random, *, held_out: bool, extra: Mapping[str, Tool] | None = None
+) -> list[Tool]:
     """Three or four tools for a prompt; with `held_out`, at least one of them (and one other) is new."""
     names = [tool.name for tool in domain.seen_tools()]
     size = rng.choice((3, 4, 4))
@@ -470,10 +483,11 @@ def draw_toolbox(domain: Domain, rng: Random, *, held_out: bool, extra: Mapping[
     return [{**domain.tools, **(extra or {})}[name] for name in names]
 
 
-def draw_tasks(domain: Domain, split: str, count: int, seed: int) -> list[Task]:
+def draw_tasks(domain: Domain, split: str, count: int, seed: int, taken: Collection[str] = ()) -> list[Task]:
     """Draw `count` different tasks of a split (`train`, `test` or `held_out`), a third of them goals.
 
-    Deterministic from the seed. Held-out tasks need a held-out tool: each plan calls one.
+    Deterministic from the seed. Held-out tasks need a held-out tool: each plan calls one. No task has a prompt that
+    is `taken`.
     """
     rng = Random(f"{domain.name}/{split}/{seed}")
     tasks: dict[str, Task] = {}
@@ -490,5 +504,25 @@ def draw_tasks(domain: Domain, split: str, count: int, seed: int) -> list[Task]:
         needs_new = any(call.split()[0] in domain.held_out for call in calls)
         if len(calls) > 5 or (split == "held_out") != needs_new:
             continue
-        tasks.setdefault(" ".join(m["content"] for m in task.messages), task)
+        if prompt_of(task) not in taken:
+            tasks.setdefault(prompt_of(task), task)
     return list(tasks.values())
+
+
+def prompt_of(task: Task) -> str:
+    """What makes a task different from another: its state, tools and request."""
+    tools = " ".join(sorted(tool["function"]["name"] for tool in task.tools))
+    return " | ".join([*(message["content"] for message in task.messages), tools])
+
+
+SPLITS = {"train": 1000, "test": 300, "held_out": 150}
+"""How many tasks of each domain are shipped."""
+
+
+def draw_splits(domain: Domain, seed: int) -> dict[str, list[Task]]:
+    """The shipped splits; no test task is a training task."""
+    splits: dict[str, list[Task]] = {}
+    for split, count in SPLITS.items():
+        taken = {prompt_of(task) for tasks in splits.values() for task in tasks}
+        splits[split] = draw_tasks(domain, split, count, seed, taken)
+    return splits

@@ -1,0 +1,53 @@
+"""envace_lite: world rehearsal in small. See the README for the idea and the order in which to read the modules."""
+
+from envace_lite import paths
+from envace_lite.domains import DOMAINS, Domain, Session, Task, get_domain, load_tasks, register
+from envace_lite.evaluate import Report, evaluate
+from envace_lite.fidelity import compare, probe, probe_pairs, rehearse
+from envace_lite.policy import Policy, load_policy, new_policy, with_lora
+from envace_lite.reward import answer_only, end_at_error, task_success
+from envace_lite.rollout import Execute, Rehearse, Replay, Simulate, Trajectory, rollout
+from envace_lite.study import shipped_tasks
+from envace_lite.tools import Tool, ToolCall, ToolError, ToolResponse, World
+from envace_lite.train import TrainConfig, TrainLog, train
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DOMAINS",
+    "Domain",
+    "Execute",
+    "Policy",
+    "Rehearse",
+    "Replay",
+    "Report",
+    "Session",
+    "Simulate",
+    "Task",
+    "Tool",
+    "ToolCall",
+    "ToolError",
+    "ToolResponse",
+    "TrainConfig",
+    "TrainLog",
+    "Trajectory",
+    "World",
+    "answer_only",
+    "compare",
+    "end_at_error",
+    "evaluate",
+    "get_domain",
+    "load_policy",
+    "load_tasks",
+    "new_policy",
+    "paths",
+    "probe",
+    "probe_pairs",
+    "register",
+    "rehearse",
+    "rollout",
+    "shipped_tasks",
+    "task_success",
+    "train",
+    "with_lora",
+]

@@ -1,0 +1,122 @@
+"""Figures. Colours are told apart by people with any colour vision, and never carry meaning alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg", force=False)
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from envace_lite.study import mean_interval
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+LABELS = {
+    "real_success": "real success",
+    "fidelity": "fidelity",
+    "error_recall": "error recall",
+    "optimism": "optimism",
+    "wrong_writes": "wrong writes a task",
+}
+
+
+def save(figure: Figure, path: Path | str, description: str) -> Path:
+    """Write a figure as PNG with its description inside, and close it."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110, metadata={"Description": description, "Software": "envace_lite"})
+    plt.close(figure)
+    return path
+
+
+def _bare(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def gap(
+    before: Mapping[str, Sequence[float | None]],
+    after: Mapping[str, Sequence[float | None]],
+    observed: Sequence[Mapping[str, float]],
+    title: str,
+) -> Figure:
+    """Before and after world rehearsal, and the way from one to the other.
+
+    Args:
+        before, after: metric -> [value, low, high], as in a record's results.
+        observed: what the observer saw, with its `step`.
+    """
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(10, 3.9), width_ratios=(1, 1.15), layout="constrained"
+    )
+    names = ("real_success", "fidelity", "error_recall", "optimism")
+    for offset, (label, table) in enumerate((("base", before), ("after rehearsal", after))):
+        places = [i + 0.38 * offset - 0.19 for i in range(len(names))]
+        cells = [[x or 0.0 for x in table[name]] for name in names]
+        spread = [[max(v - lo, 0) for v, lo, _ in cells], [max(hi - v, 0) for v, _, hi in cells]]
+        bars = left.bar(
+            places,
+            [v for v, _, _ in cells],
+            width=0.36,
+            yerr=spread,
+            capsize=2,
+            color=COLOURS[offset],
+            hatch=("//", "")[offset],
+            edgecolor="white",
+            label=label,
+        )
+        left.bar_label(bars, fmt="%.2f", fontsize=8, padding=2)
+    left.set_xticks(range(len(names)), [LABELS[name] for name in names], fontsize=9)
+    left.set_ylim(0, 1.12)
+    left.set_title("test tasks, with 95 % intervals", fontsize=10)
+    left.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0.0, -0.1), ncol=2)
+    for colour, marker, name in zip(COLOURS, MARKERS, names, strict=False):
+        steps = [row["step"] for row in observed]
+        right.plot(
+            steps,
+            [row[name] for row in observed],
+            color=colour,
+            marker=marker,
+            markersize=4,
+            label=LABELS[name],
+        )
+    right.set_ylim(0, 1.02)
+    right.set_xlabel("step of world rehearsal")
+    right.set_title("on the way (a few test tasks)", fontsize=10)
+    right.legend(frameon=False, fontsize=8, loc="center right")
+    for axes in (left, right):
+        _bare(axes)
+    figure.suptitle(title, fontsize=11)
+    return figure
+
+
+def arms(
+    records: Sequence[Mapping[str, Any]], metrics: Sequence[str] = ("real_success", "fidelity", "optimism")
+) -> Figure:
+    """Curves of several ways of training: mean over the seeds, the band is the 95 % interval."""
+    figure, panels = plt.subplots(1, len(metrics), figsize=(3.6 * len(metrics), 3.8), layout="constrained")
+    titles = list(dict.fromkeys(record["title"] for record in records))
+    for axes, metric in zip(panels, metrics, strict=True):
+        for i, title in enumerate(titles):
+            runs = [record["observed"] for record in records if record["title"] == title]
+            steps = [row["step"] for row in runs[0]]
+            values = [mean_interval([run[k][metric] for run in runs]) for k in range(len(steps))]
+            colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
+            means = [v for v, _, _ in values]
+            axes.plot(steps, means, color=colour, marker=marker, markersize=3, label=title)
+            axes.fill_between(steps, [x[1] for x in values], [x[2] for x in values], color=colour, alpha=0.15)
+        axes.set_ylim(0, 1.02)
+        axes.set_title(LABELS[metric], fontsize=10)
+        axes.set_xlabel("step")
+        _bare(axes)
+    handles, names = panels[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", frameon=False, fontsize=8, ncol=2)
+    return figure

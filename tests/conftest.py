@@ -1,0 +1,74 @@
+"""Settings and fixtures of all tests."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import settings
+
+from envace_lite.chat import GIVEN
+from envace_lite.domains import Task
+from envace_lite.policy import Family, Policy, new_policy
+from helpers import CHAT, conversation, find_task
+
+torch.set_num_threads(1)
+settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, max_examples=60)
+settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_network() -> Iterator[None]:
+    """Reaching for the network is an error."""
+
+    def refuse(self: socket.socket, address: Any) -> None:
+        raise AssertionError(f"a test reached for the network: {address}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", refuse)
+        patch.setattr(socket.socket, "connect_ex", refuse)
+        yield
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Policy:
+    """A tiny policy with random weights; tests that change it take a copy (`helpers.copied`)."""
+    return new_policy(width=32, layers=2, heads=2)
+
+
+@pytest.fixture(scope="session")
+def lessons() -> list[tuple[Task, list[dict[str, Any]]]]:
+    """Tasks of each kind, with a conversation that solves each on the real environment."""
+    tasks = [
+        find_task("functions", "no_tool"),
+        find_task("retail", "turns:2", "calls:3", "error"),
+        find_task("delivery", "choose"),
+        find_task("finance", "reach", "calls:2"),
+        find_task("finance", "error", "instructions", "calls:2"),
+    ]
+    parallel = find_task("functions", "parallel", "calls:2")
+    return [(parallel, conversation(parallel, together=True)), *((task, conversation(task)) for task in tasks)]
+
+
+@pytest.fixture(scope="session")
+def apt(lessons: list[tuple[Task, list[dict[str, Any]]]]) -> Policy:
+    """A tiny policy that knows the lessons almost by heart: greedy it makes no mistake, sampled it makes some."""
+    policy = new_policy(width=32, layers=2, heads=2)
+    families, roles = [], []
+    for task, messages in lessons:
+        prompt, ids = CHAT.render(task.messages, task.tools, prompt="act"), CHAT.render(messages, task.tools)
+        families.append(Family(prompt, [ids[len(prompt) :]]))
+        roles += CHAT.role_ids(ids)[len(prompt) :]
+    imitated = torch.tensor(roles) != GIVEN
+    optimizer = torch.optim.Adam(policy.model.parameters(), lr=1e-2)
+    for _ in range(60):
+        log_p, _, _ = policy.backward(families, lambda log_p, _, where: [-log_p[imitated[where]].mean()])
+        optimizer.step()
+    return policy

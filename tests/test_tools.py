@@ -1,0 +1,301 @@
+"""Tools: schemas, calls as data, responses as sentences, and a refused call that leaves no trace."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envace_lite.domains import DOMAINS
+from envace_lite.tools import (
+    MAX_VALUE,
+    Tool,
+    ToolCall,
+    ToolError,
+    ToolResponse,
+    World,
+    documented,
+    parse_calls,
+)
+from helpers import EVERY_DOMAIN
+
+BOOK = DOMAINS["functions"].tools["book_room"]
+TRANSFER = DOMAINS["finance"].tools["bank.transfer"]
+ALARM = DOMAINS["functions"].tools["set_alarm"]
+SCHEMAS = [BOOK.schema, TRANSFER.schema, DOMAINS["functions"].tools["find_contact"].schema]
+
+
+# Schemas ---------------------------------------------------------------------------------------------------
+
+
+def test_schemas_of_real_tools() -> None:
+    assert BOOK.schema == {
+        "type": "function",
+        "function": {
+            "name": "book_room",
+            "description": "room month day exists needs free gives taken",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "target": {"type": "string", "description": "room"},
+                    "month": {"type": "string", "description": "month"},
+                    "day": {"type": "integer", "description": "day"},
+                },
+                "required": ["target", "month", "day"],
+            },
+        },
+    }
+    assert TRANSFER.schema["function"] == {
+        "name": "bank.transfer",
+        "description": "amount most limit account less amount account more amount",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "source": {"type": "string", "description": "account"},
+                "target": {"type": "string", "description": "account"},
+                "amount": {"type": "integer", "description": "amount"},
+            },
+            "required": ["source", "target", "amount"],
+        },
+    }
+
+
+def test_the_same_function_under_another_name() -> None:
+    other = BOOK.renamed("word_3")
+    assert other.schema["function"] == {**BOOK.schema["function"], "name": "word_3"}
+    assert BOOK.schema["function"]["name"] == "book_room"
+
+
+def test_a_function_without_documentation_is_no_tool() -> None:
+    def silent(world: World, target: str) -> None:
+        """Says nothing about its argument."""
+
+    with pytest.raises(Exception, match="no description for the argument"):
+        _ = Tool("silent", silent).schema
+
+
+# Calls -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ("find_contact ana", [("find_contact", {"target": "ana"})]),
+        ("book_room r1 feb 30", [("book_room", {"target": "r1", "month": "feb", "day": 30})]),
+        ("book_room feb r1 x", [("book_room", {"target": "feb", "month": "r1", "day": "x"})]),
+        (
+            "bank.transfer cash savings 3 and find_contact bob",
+            [
+                ("bank.transfer", {"source": "cash", "target": "savings", "amount": 3}),
+                ("find_contact", {"target": "bob"}),
+            ],
+        ),
+    ],
+)
+def test_calls_are_read(text: str, calls: list[tuple[str, dict[str, Any]]]) -> None:
+    parsed = parse_calls(text, SCHEMAS)
+    assert [(call.name, call.arguments) for call in parsed] == calls
+    assert " and ".join(call.text for call in parsed) == text
+    assert [ToolCall.from_message(call.to_message()) for call in parsed] == parsed
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "and",
+        "say",
+        "find_contact",
+        "find_contact ana bob",
+        "book_room r1 feb",
+        "cancel_order o1",  # a tool, but not a listed one
+        "find_contact ana and",
+        "and find_contact ana",
+        "find_contact ana and and find_contact bob",
+        "find_contact ana then find_contact bob",
+        "Find_contact ana",
+        '{"name": "find_contact", "arguments": {"target": "ana"}}',
+        "find_contact(ana)",
+    ],
+)
+def test_what_is_no_call_is_malformed(text: str) -> None:
+    with pytest.raises(ToolError) as caught:
+        parse_calls(text, SCHEMAS)
+    assert caught.value.rule == "malformed"
+
+
+@given(st.text())
+def test_any_text_is_calls_or_malformed(text: str) -> None:
+    try:
+        calls = parse_calls(text, SCHEMAS)
+    except ToolError as error:
+        assert error.rule == "malformed"
+    else:
+        assert {call.name for call in calls} <= {"book_room", "bank.transfer", "find_contact"}
+
+
+@pytest.mark.parametrize("trick", ["__import__('os').getcwd()", "eval('1+1')", "{world}", "r1;exit()"])
+def test_model_text_is_never_evaluated(trick: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: Any, **__: Any) -> None:
+        raise AssertionError("model text was evaluated")
+
+    for name in ("eval", "exec", "compile"):
+        monkeypatch.setattr(builtins, name, forbidden)
+    (call,) = parse_calls(f"book_room {trick} feb 3", SCHEMAS)
+    assert call.arguments["target"] == trick
+    assert BOOK.call(World({"r1": "free"}), call.arguments).text == "feb 28 error unknown"
+    with pytest.raises(ToolError):
+        parse_calls(trick, SCHEMAS)
+
+
+# Responses -------------------------------------------------------------------------------------------------
+
+WORDS = st.from_regex(r"[a-z][a-z0-9_.]{0,6}", fullmatch=True).filter(lambda word: word not in ("ok", "error"))
+PAIRS = st.dictionaries(WORDS, st.one_of(WORDS, st.integers(0, 31)), max_size=4)
+SUCCESSES = st.builds(ToolResponse, PAIRS, st.none(), PAIRS)
+ERRORS = st.builds(ToolResponse, PAIRS, WORDS, st.just({}))
+
+
+@given(st.one_of(SUCCESSES, ERRORS))
+def test_a_response_is_its_sentence(response: ToolResponse) -> None:
+    again = ToolResponse.parse(response.text)
+    assert again == response
+    assert again.text == response.text
+
+
+@pytest.mark.parametrize(
+    ("text", "response"),
+    [
+        ("ok", ToolResponse({}, None, {})),
+        ("error unknown", ToolResponse({}, "unknown", {})),
+        ("o3 sent error status", ToolResponse({"o3": "sent"}, "status", {})),
+        ("cash 3 abc 2 ok cash 1", ToolResponse({"cash": 3, "abc": 2}, None, {"cash": 1})),
+    ],
+)
+def test_known_responses(text: str, response: ToolResponse) -> None:
+    assert ToolResponse.parse(text) == response
+    assert response.text == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "o3",
+        "o3 sent",
+        "error",
+        "o3 ok",
+        "ok o3",
+        "o3 sent error status o3 lost",
+        "o3 sent error",
+        "error status ok",
+        "o3 sent o3 sent ok",  # a record twice: not a sentence that any tool says
+        "ok o3 sent o3 packed",
+    ],
+)
+def test_a_response_that_is_not_well_formed(text: str) -> None:
+    assert ToolResponse.parse(text) == ToolResponse({}, "malformed", {})
+
+
+@given(st.text())
+def test_any_text_is_a_response(text: str) -> None:
+    assert isinstance(ToolResponse.parse(text), ToolResponse)
+
+
+# Transactions ----------------------------------------------------------------------------------------------
+
+
+@documented("account less amount account more amount", first="account", second="account", amount="amount")
+def move(world, first: str, second: str, amount: int) -> None:
+    world.add(first, -amount)
+    world.add(second, amount)
+
+
+@pytest.mark.parametrize(
+    ("amount", "text", "after"),
+    [
+        (2, "a 3 b 8 error full", {"a": 3, "b": 8}),  # the first half of the call had gone well
+        (4, "a 3 error funds", {"a": 3, "b": 8}),
+        (1, "a 3 b 8 ok a 2 b 9", {"a": 2, "b": 9}),
+    ],
+)
+def test_a_refused_call_leaves_no_trace(amount: int, text: str, after: dict[str, int]) -> None:
+    world = World({"a": 3, "b": 8})
+    tool = Tool("move", move)
+    assert tool.call(world, {"first": "a", "second": "b", "amount": amount}).text == text
+    assert world.records == after
+    assert tool.call(world, {"first": "b", "second": "a", "amount": 1}).error is None
+
+
+def test_a_call_sees_its_own_changes() -> None:
+    world = World({"a": 3})
+    response = Tool("move", move).call(world, {"first": "a", "second": "a", "amount": 3})
+    assert response.text == "a 3 ok a 3"
+
+
+def test_amounts_stay_within_single_digits() -> None:
+    world = World({"a": MAX_VALUE, "word": "x"})
+    for key, amount, rule in [("a", 1, "full"), ("a", -10, "funds"), ("word", 1, "type"), ("none", 1, "unknown")]:
+        with pytest.raises(ToolError) as caught:
+            world.add(key, amount)
+        assert caught.value.rule == rule
+
+
+def test_a_world_keeps_its_own_records() -> None:
+    records = {"a": 3}
+    World(records).records["a"] = 4
+    assert records == {"a": 3}
+
+
+# Arguments -------------------------------------------------------------------------------------------------
+
+GOOD = {"target": "r1", "month": "feb", "day": 3}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"target": "r1", "month": "feb"},
+        {**GOOD, "year": 2},
+        {**GOOD, "day": "3"},
+        {**GOOD, "day": None},
+        {**GOOD, "day": True},
+        {**GOOD, "day": 3.0},  # a whole number for JSON Schema, but not for the records
+        {**GOOD, "day": 3.5},
+        {**GOOD, "day": [3]},
+        {**GOOD, "day": float("nan")},
+        {**GOOD, "target": 1},
+        {**GOOD, "target": ["r1"]},
+        {**GOOD, 4: 5},
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_a_typed_error(arguments: dict[str, Any]) -> None:
+    world = World({"r1": "free"})
+    assert BOOK.call(world, arguments) == ToolResponse({}, "type", {})
+    assert world.records == {"r1": "free"}
+    assert BOOK.call(world, GOOD).error is None
+
+
+@pytest.mark.parametrize(("number", "rules"), [(-1, {"type", "range"}), (24, {"range"}), (10**400, {"range"})])
+def test_a_number_out_of_range_is_refused(number: int, rules: set[str]) -> None:
+    world = World({})
+    assert ALARM.call(world, {"number": number}).error in rules
+    assert world.records == {}
+
+
+def test_a_negative_amount_moves_nothing() -> None:
+    world = World({"limit": 2, "cash": 5, "savings": 5})
+    response = TRANSFER.call(world, {"source": "cash", "target": "savings", "amount": -3})
+    assert response.error
+    assert world.records == {"limit": 2, "cash": 5, "savings": 5}
+
+
+@pytest.mark.parametrize("domain", EVERY_DOMAIN, ids=lambda domain: domain.name)
+def test_documentation_says_whether_a_tool_writes(domain: Any) -> None:
+    for tool in domain.tools.values():
+        assert tool.write == (not tool.documentation.endswith(" shown")), tool
