@@ -1,5 +1,11 @@
 """envace_lite: world rehearsal in small. See the README for the idea and the order in which to read the modules."""
 
+import os
+
+os.environ.setdefault(
+    "OMP_WAIT_POLICY", "PASSIVE"
+)  # before torch: waiting threads must not eat a working core
+
 from envace_lite import paths
 from envace_lite.domains import DOMAINS, Domain, Session, Task, get_domain, load_tasks, register
 from envace_lite.evaluate import Report, evaluate

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads must not eat the core of a working one
-
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -161,6 +157,9 @@ def evaluate(
     name: Annotated[
         str | None, typer.Option(help="Write a record of this name to data/runs (both splits).")
     ] = None,
+    title: Annotated[
+        str, typer.Option(help="How the record is called in tables.")
+    ] = "base, before rehearsal",
 ) -> None:
     """Deploy a policy on the real environment, and set its rehearsed responses next to the real ones."""
     from envace_lite.evaluate import evaluate as judge
@@ -170,10 +169,8 @@ def evaluate(
     loaded, names = load_policy(policy), _domains(domain)
     if name:
         results = evaluate_splits(loaded, names)
-        write_record(
-            name,
-            {"kind": "evaluate", "command": _command(), "title": name, "domains": names, "results": results},
-        )
+        about = {"kind": "evaluate", "command": _command(), "seed": 0, "title": title, "domains": names}
+        write_record(name, {**about, "results": results})
     else:
         results = {split: as_table(judge(loaded, shipped_tasks(names, split, limit)))}
     _print_results(results)
@@ -243,6 +240,18 @@ def study(
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(run, missing))
     report()
+
+
+@app.command()
+def bench(repeats: Annotated[int, typer.Option(help="How often each part is timed.")] = 5) -> None:
+    """Time rollouts and updates on this machine, and write a record to data/runs."""
+    from envace_lite.bench import bench as measure
+    from envace_lite.study import write_record
+
+    result = measure(repeats)
+    for name, value in result.items():
+        print(f"{name:28} {value:10.3f}")
+    write_record("bench", {"kind": "bench", "command": _command(), "result": result})
 
 
 @app.command()

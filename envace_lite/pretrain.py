@@ -31,11 +31,11 @@ class PretrainConfig:
     """Name of a recipe of `traces.RECIPES`."""
     seed: int = 0
     """Of the weights, the traces and their order."""
-    requests: int = 60_000
+    requests: int = 40_000
     """Number of different requests."""
     per_request: int = 4
     """Traces a request: several agents, several retellings."""
-    steps: int = 5_000
+    steps: int = 3_000
     """Optimiser steps."""
     batch: int = 24
     """Requests a step."""

@@ -22,6 +22,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -29,7 +31,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
-from envace_lite.chat import ACT, GIVEN, REHEARSE, SAY, Chat
+from envace_lite.chat import ACT, GIVEN, REHEARSE, ROLE_NAMES, SAY, Chat
 from envace_lite.domains import Session, Task, get_domain
 from envace_lite.policy import CONTEXT, Policy, pad_left, square_mask
 from envace_lite.tools import ToolCall, ToolError, ToolResponse, parse_calls
@@ -150,6 +152,14 @@ class Trajectory:
             messages.append({"role": "assistant", "tool_calls": [call.to_message()]})
             messages.append({"role": "tool", "name": call.name, "content": response.text})
         return [*messages, *({"role": "assistant", "content": answer} for answer in self.answers)]
+
+    def segments(self, chat: Chat) -> list[tuple[str, str]]:
+        """The episode as (who, words): `act`, `rehearse` or `given`, in the order of the tokens."""
+        runs = [
+            (role, [i for _, i in run])
+            for role, run in groupby(zip(self.roles, self.ids, strict=True), itemgetter(0))
+        ]
+        return [(ROLE_NAMES.get(role, "given"), chat.decode(ids)) for role, ids in runs]
 
     def __repr__(self) -> str:
         calls = "; ".join(f"{call.text} -> {response.text}" for call, response in self.exchanges)
@@ -401,7 +411,7 @@ def complete(
     *,
     temperature: float = 0.0,
     generator: torch.Generator | None = None,
-    at_once: int = 256,
+    at_once: int = 64,
 ) -> list[tuple[str, float]]:
     """Finish one message after each prefix (ids that end in a role's header).
 

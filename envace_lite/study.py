@@ -117,7 +117,7 @@ def run_arm(
     way = ARMS[arm]
     config = replace(config, seed=seed, **dict(way.changes))
     name = name or f"{arm}-{seed}"
-    watched = shipped_tasks(domains, "test", 200 // len(domains))
+    watched = shipped_tasks(domains, "test", 120 // len(domains))
     trained, log = train(
         policy,
         shipped_tasks(domains, "train"),
@@ -199,25 +199,51 @@ def table(
     domain: str = "all",
 ) -> pd.DataFrame:
     """Means over the seeds with intervals, one row an arm, for one domain or all of them together."""
-    rows: dict[str, dict[str, list[float]]] = {}
+    rows: dict[str, list[dict[str, Any]]] = {}
     for record in records:
-        if "results" not in record or domain not in record["results"].get(split, {}):
-            continue
-        cells = rows.setdefault(record["title"], {})
-        for metric in metrics:
-            value = record["results"][split][domain][metric][0]
-            cells.setdefault(metric, []).append(math.nan if value is None else value)
-        cells.setdefault("environment_calls", []).append(record["totals"]["environment_calls"])
-        cells.setdefault("minutes", []).append(record["totals"]["seconds"] / 60)
+        if domain in record.get("results", {}).get(split, {}):
+            rows.setdefault(record["title"], []).append(record)
     lines = []
-    for title, cells in rows.items():
-        line: dict[str, Any] = {"arm": title, "seeds": len(cells["minutes"])}
+    for title, runs in rows.items():
+        line: dict[str, Any] = {"arm": title, "seeds": len(runs)}
         for metric in metrics:
-            mean, low, high = mean_interval(cells[metric])
-            line[metric] = f"{mean:.3f}" if math.isnan(low) else f"{mean:.3f} ({low:.3f} to {high:.3f})"
-        line["environment_calls"] = (
-            f"{sum(cells['environment_calls']) / len(cells['environment_calls']):,.0f}"
-        )
-        line["minutes"] = f"{sum(cells['minutes']) / len(cells['minutes']):.1f}"
+            line[metric] = with_interval([run["results"][split][domain][metric][0] for run in runs])
+        for name, scale, form in (("environment_calls", 1, "{:,.0f}"), ("seconds", 60, "{:.1f}")):
+            totals = [run["totals"][name] / scale for run in runs if "totals" in run]
+            line[{"seconds": "minutes"}.get(name, name)] = (
+                form.format(sum(totals) / len(totals)) if totals else "-"
+            )
         lines.append(line)
     return pd.DataFrame(lines).set_index("arm") if lines else pd.DataFrame()
+
+
+def with_interval(values: Sequence[float | None]) -> str:
+    """Mean and interval as a short text; without an interval for a single value."""
+    mean, low, high = mean_interval([math.nan if value is None else value for value in values])
+    return f"{mean:.3f}" if math.isnan(low) else f"{mean:.3f} ({low:.3f} to {high:.3f})"
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """A frame of texts as a markdown table."""
+    rows = [[str(frame.index.name or ""), *frame.columns], ["---"] * (len(frame.columns) + 1)]
+    rows += [[str(index), *map(str, row)] for index, row in zip(frame.index, frame.to_numpy(), strict=True)]
+    return "\n".join("| " + " | ".join(cell.replace("_", " ") for cell in row) + " |" for row in rows)
+
+
+def readme_tables(folder: Path | None = None) -> str:
+    """The tables of the README, made from the records alone."""
+    records = [
+        r for r in load_records(folder) if len(r.get("domains", [])) == len(DOMAINS) and "results" in r
+    ]
+    shown = [r for r in records if r.get("arm", "base") in ("base", "rehearsal")]
+    parts = ["**All four domains, test tasks**", markdown(table(records))]
+    parts += ["**The same on held-out tools**", markdown(table(records, split="held_out"))]
+    for split in ("test", "held_out"):
+        lines = {}
+        for domain in DOMAINS:
+            by_arm = table(shown, split=split, domain=domain, metrics=HEADLINE)
+            for arm, row in by_arm.iterrows():
+                lines[f"{domain}, {arm}"] = row[list(HEADLINE)]
+        frame = pd.DataFrame(lines).T.rename_axis("domain")
+        parts += [f"**By domain, {'test tasks' if split == 'test' else 'held-out tools'}**", markdown(frame)]
+    return "\n\n".join(parts)

@@ -298,9 +298,10 @@ def update(
 def metrics(trajectories: Sequence[Trajectory], rewards: Tensor) -> dict[str, float]:
     """What a step's rollouts were like.
 
-    `reward`: mean; `informative`: share of groups with a success and a failure; `calls`: a rollout; `length_act`,
-    `length_rehearse`: tokens a message; `error_rate`: share of the responses that are errors; `unfinished`: share of
-    the rollouts without a final answer.
+    `reward`: mean; `informative`: share of groups with a success and a failure; `calls`: a rollout; `error_rate`:
+    share of the responses that are errors; `unfinished`: share of the rollouts without a final answer. By role:
+    `reward_act`, `reward_rehearse`: mean over that role's messages (its baseline over the whole batch); `length_...`:
+    tokens a message. The false-success rate needs the real responses: it is the observer's `optimism`.
     """
     exchanges = [response for t in trajectories for _, response in t.exchanges]
     row = {
@@ -311,6 +312,8 @@ def metrics(trajectories: Sequence[Trajectory], rewards: Tensor) -> dict[str, fl
         "unfinished": sum(t.ending != "answer" for t in trajectories) / len(trajectories),
     }
     for role, name in ROLE_NAMES.items():
-        tokens = sum(t.roles.count(role) for t in trajectories)
-        row[f"length_{name}"] = tokens / max(sum(t.outputs[role] for t in trajectories), 1)
+        outputs = torch.tensor([float(t.outputs[role]) for t in trajectories])
+        written = max(outputs.sum().item(), 1.0)
+        row[f"reward_{name}"] = (outputs * rewards.flatten()).sum().item() / written
+        row[f"length_{name}"] = sum(t.roles.count(role) for t in trajectories) / written
     return row

@@ -69,6 +69,6 @@ def apt(lessons: list[tuple[Task, list[dict[str, Any]]]]) -> Policy:
     imitated = torch.tensor(roles) != GIVEN
     optimizer = torch.optim.Adam(policy.model.parameters(), lr=1e-2)
     for _ in range(60):
-        log_p, _, _ = policy.backward(families, lambda log_p, _, where: [-log_p[imitated[where]].mean()])
+        policy.backward(families, lambda log_p, _, where: [-log_p[imitated[where]].mean()])
         optimizer.step()
     return policy

@@ -1,0 +1,211 @@
+"""Evaluation on the real environment: success, calls, wrong writes, tool names, and intervals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from envace_lite.domains import Task
+from envace_lite.evaluate import METRICS, Report, deploy, evaluate
+from envace_lite.policy import Policy
+from envace_lite.tools import parse_calls
+from helpers import carried_out, find_task, planned_calls, scripted, splits
+
+Lessons = list[tuple[Task, list[dict[str, Any]]]]
+
+
+def repeatable_task() -> Task:
+    """A task of two different writes, of which the first can be made three times."""
+    for task in splits("delivery")["train"]:
+        calls = planned_calls(task)
+        if "calls:2" in task.tags and len(set(task.outcomes[0].writes)) == 2:
+            log = carried_out(task, [calls[0], calls[0], calls[0], calls[1]]).log
+            if all(response.changed for _, response in log):
+                return task
+    raise LookupError
+
+
+TASK = repeatable_task()
+
+
+def acted(task: Task, calls: list[str], answer: str) -> pd.Series:
+    """How it goes when a policy makes these calls on the real environment."""
+    messages: list[dict[str, Any]] = [*task.messages]
+    session = carried_out(task, [call for text in calls for call in parse_calls(text, task.tools)])
+    for call, response in session.log:
+        messages.append({"role": "assistant", "tool_calls": [call.to_message()]})
+        messages.append({"role": "tool", "name": call.name, "content": response.text})
+    messages.append({"role": "assistant", "content": answer})
+    (row,) = deploy(scripted((task, messages)), [task])[1].itertuples(index=False)
+    return row  # type: ignore[return-value]
+
+
+def counted(*rows: tuple[int, int, int]) -> Report:
+    """A report in which only tool names were counted: calls planned, made, and both."""
+    columns = ["plan_calls", "committed_calls", "matched_calls"]
+    frame = pd.DataFrame(rows, columns=columns)
+    frame["task"], frame["domain"] = [str(i) for i in range(len(rows))], "finance"
+    return Report(frame, pd.DataFrame())
+
+
+# On the real environment -----------------------------------------------------------------------------------
+
+
+def test_one_who_follows_the_plan_succeeds(lessons: Lessons) -> None:
+    trajectories, rows = deploy(scripted(*lessons), [task for task, _ in lessons])
+    assert rows.real_success.all()
+    assert rows.right_answer.all()
+    assert rows.right_state.all()
+    assert (rows.wrong_writes == 0).all()
+    assert rows.committed_calls.tolist() == [len(planned_calls(task)) for task, _ in lessons]
+    assert rows.plan_calls.tolist() == rows.matched_calls.tolist() == rows.committed_calls.tolist()
+    assert rows.kind.tolist() == [task.tags[0] for task, _ in lessons]
+    assert [t.task for t in trajectories] == [task for task, _ in lessons]
+
+
+def test_wrong_writes() -> None:
+    """A repeated write, and one that was not asked for, are wrong; a write that was left out is not one."""
+    first, second = (call.text for call in planned_calls(TASK))
+    answer = TASK.outcomes[0].answers[0]
+    good = acted(TASK, [first, second], answer)
+    assert (good.real_success, good.wrong_writes) == (True, 0)
+    for calls, wrong in [([first], 0), ([], 0), ([first, second, first], 1), ([first, first, first, second], 2)]:
+        row = acted(TASK, calls, answer)
+        assert not row.real_success
+        assert row.wrong_writes == wrong, calls
+
+
+def test_a_refused_call_is_no_wrong_write() -> None:
+    task = find_task("retail", "instructions", "calls:1", without=["error", "turns:2"])
+    planned = planned_calls(task)[0].text
+    row = acted(task, [planned, planned], task.outcomes[0].answers[0])
+    assert (row.real_success, row.wrong_writes, row.committed_calls) == (True, 0, 2)
+
+
+def test_any_acceptable_outcome_is_no_wrong_write() -> None:
+    task = next(t for t in splits("finance")["train"] if len(t.outcomes) > 1 and len(t.outcomes[-1].writes) == 1)
+    other = task.outcomes[-1]
+    row = acted(task, list(other.writes), other.answers[0])
+    assert (row.real_success, row.wrong_writes) == (True, 0)
+
+
+def test_a_wrong_answer_alone() -> None:
+    row = acted(TASK, [call.text for call in planned_calls(TASK)], "pizza")
+    assert (row.real_success, row.right_state, row.right_answer, row.wrong_writes) == (False, True, False, 0)
+
+
+def test_an_untrained_policy_fails(tiny: Policy, lessons: Lessons) -> None:
+    report = evaluate(tiny, [task for task, _ in lessons])
+    assert report.value("real_success") == report.value("fidelity") == 0.0
+    assert repr(report) == "<Report: 6 tasks, real success 0.000>"
+
+
+def test_a_report_of_one_who_knows(apt: Policy, lessons: Lessons) -> None:
+    report = evaluate(apt, [task for task, _ in lessons])
+    assert report.value("real_success") == report.value("tool_f1") == 1.0
+    assert report.value("fidelity") > 0.25
+    summary = report.summary(resamples=200)
+    assert set(summary.index.get_level_values("metric")) == set(METRICS)
+    assert set(summary.index.get_level_values("domain")) == {"all", "functions", "retail", "delivery", "finance"}
+    assert "real_success" in report._repr_html_()
+    depth = report.by_depth()
+    assert depth.pairs.sum() == len(report.pairs)
+    assert depth.fidelity.between(0, 1).all()
+
+
+# Known figures ---------------------------------------------------------------------------------------------
+
+
+def test_tool_names() -> None:
+    """Plans of 3 and 2 calls, 4 and 1 made, 2 and 1 of them with a planned name."""
+    report = counted((3, 4, 2), (2, 1, 1))
+    assert report.value("tool_precision") == pytest.approx(3 / 5)
+    assert report.value("tool_recall") == pytest.approx(3 / 5)
+    assert report.value("tool_f1") == pytest.approx(6 / 10)
+    lopsided = counted((1, 4, 1), (1, 0, 0))
+    assert lopsided.value("tool_precision") == pytest.approx(1 / 4)
+    assert lopsided.value("tool_recall") == pytest.approx(1 / 2)
+    assert lopsided.value("tool_f1") == pytest.approx(1 / 3)
+
+
+def test_names_are_counted_as_often_as_they_are_called() -> None:
+    calls = [call.text for call in planned_calls(TASK)]
+    row = acted(TASK, [calls[0]] * 3, TASK.outcomes[0].answers[0])
+    names = [text.split()[0] for text in calls]
+    assert (row.plan_calls, row.committed_calls) == (2, 3)
+    assert row.matched_calls == min(names.count(names[0]), 3)
+
+
+PAIRS = pd.DataFrame(
+    [
+        # task, depth, exact, real_error, rehearsed_error, rehearsed_success
+        ("a", 0, True, True, True, False),
+        ("a", 0, False, True, False, True),
+        ("a", 1, True, False, False, True),
+        ("b", 0, False, True, False, False),  # not well formed
+        ("b", 1, False, False, True, False),
+        ("b", 1, True, False, False, True),
+        ("b", 2, False, False, False, True),
+        ("b", 2, False, True, True, False),
+    ],
+    columns=["task", "depth", "exact", "real_error", "rehearsed_error", "rehearsed_success"],
+)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [
+        ("fidelity", 3 / 8),
+        ("fidelity_success", 2 / 4),
+        ("fidelity_error", 1 / 4),
+        ("error_recall", 2 / 4),
+        ("error_precision", 2 / 3),
+        ("optimism", 1 / 4),
+        ("pessimism", 1 / 4),
+    ],
+)
+def test_known_fidelity(metric: str, value: float) -> None:
+    report = Report(pd.DataFrame({"task": ["a", "b"], "domain": "retail"}), PAIRS)
+    assert report.value(metric) == pytest.approx(value)
+
+
+def test_known_depths() -> None:
+    table = Report(pd.DataFrame({"task": ["a", "b"], "domain": "retail"}), PAIRS).by_depth()
+    assert table.pairs.tolist() == [3, 3, 2]
+    assert table.fidelity.tolist() == pytest.approx([1 / 3, 2 / 3, 0])
+    assert table.optimism.tolist()[::2] == pytest.approx([1 / 3, 0])
+
+
+# Intervals -------------------------------------------------------------------------------------------------
+
+
+def measured(successes: np.ndarray) -> pd.Series:
+    """The summary of real success for tasks that went like this."""
+    tasks = pd.DataFrame({"task": [str(i) for i in range(len(successes))], "domain": "retail"})
+    tasks["real_success"] = successes
+    for column in ("committed_calls", "wrong_writes", "plan_calls", "matched_calls"):
+        tasks[column] = 1
+    pairs = PAIRS.assign(domain="retail")
+    return Report(tasks, pairs).summary().loc[("all", "real_success")]
+
+
+def test_intervals_hold_the_value_and_shrink() -> None:
+    rng = np.random.default_rng(0)
+    few, many = (measured(rng.random(count) < 0.7) for count in (40, 640))
+    for row in (few, many):
+        assert 0 <= row.low < row.value < row.high <= 1
+    assert many.high - many.low < 0.4 * (few.high - few.low)
+    assert many.high - many.low == pytest.approx(2 * 1.96 * (0.7 * 0.3 / 640) ** 0.5, rel=0.2)
+
+
+def test_intervals_are_repeatable() -> None:
+    successes = np.arange(60) % 3 == 0
+    assert measured(successes).equals(measured(successes))
+
+
+def test_without_a_difference_the_interval_is_the_value() -> None:
+    row = measured(np.ones(20, dtype=bool))
+    assert (row.value, row.low, row.high) == (1, 1, 1)

@@ -1,0 +1,99 @@
+"""Rewards: judged from the task's label and the trajectory's own account, never from an environment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from envace_lite.domains import Domain, Task
+from envace_lite.reward import REWARDS, answer_only, believed_writes, end_at_error, task_success
+from envace_lite.tools import ToolCall
+from helpers import EVERY_DOMAIN, find_task, real_exchanges, some_tasks, splits, trajectory
+
+every_domain = pytest.mark.parametrize("domain", EVERY_DOMAIN, ids=lambda domain: domain.name)
+ERROR_TASK = find_task("retail", "error", "instructions", "calls:2", without=["turns:2", "policy"])
+
+
+@every_domain
+def test_the_real_course_of_events_succeeds(domain: Domain) -> None:
+    for task in some_tasks(domain, 300):
+        good = trajectory(task, real_exchanges(task), *task.outcomes[0].answers)
+        assert task_success(good) == answer_only(good) == 1.0
+        assert end_at_error(good) == float("error" not in task.tags)
+        assert believed_writes(good) == task.outcomes[0].writes
+
+
+@every_domain
+def test_rewards_open_no_session(domain: Domain, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = splits(domain.name)["train"][2]
+    good = trajectory(task, real_exchanges(task), *task.outcomes[0].answers)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a session was opened")
+
+    monkeypatch.setattr(Domain, "reset", refuse)
+    assert [reward(good) for reward in REWARDS.values()] == [1.0, 1.0, 1.0]
+
+
+@every_domain
+def test_mistakes_fail(domain: Domain) -> None:
+    """A wrong answer, no answer, a missing write, a write made twice, a wrong argument."""
+    tried = 0
+    for task in some_tasks(domain, 300):
+        exchanges, answers = real_exchanges(task), task.outcomes[0].answers
+        assert task_success(trajectory(task, exchanges)) == 0.0
+        assert task_success(trajectory(task, exchanges, *answers[:-1], "word_0")) == 0.0
+        assert task_success(trajectory(task, exchanges, *answers, answers[-1])) == 0.0
+        for place, (call, response) in enumerate(exchanges):
+            if call not in task.outcomes[0].writes or " error " in f" {response}":
+                continue
+            tried += 1
+            before, after = exchanges[:place], exchanges[place + 1 :]
+            assert task_success(trajectory(task, [*before, *after], *answers)) == 0.0
+            assert task_success(trajectory(task, [*exchanges, (call, response)], *answers)) == 0.0
+            wrong = trajectory(task, exchanges, *answers)
+            name, arguments = wrong.exchanges[place][0].name, dict(wrong.exchanges[place][0].arguments)
+            arguments[next(iter(arguments))] = "word_0"
+            wrong.exchanges[place] = (ToolCall(name, arguments), wrong.exchanges[place][1])
+            assert task_success(wrong) == 0.0
+            refused = [*before, (call, "error status"), *after]
+            assert task_success(trajectory(task, refused, *answers)) == 0.0
+    assert tried > 100
+
+
+def test_an_honest_error_is_rewarded_unless_the_episode_ends_there() -> None:
+    exchanges, answers = real_exchanges(ERROR_TASK), ERROR_TASK.outcomes[0].answers
+    assert any("error" in response for _, response in exchanges)
+    honest = trajectory(ERROR_TASK, exchanges, *answers)
+    assert (task_success(honest), end_at_error(honest), answer_only(honest)) == (1.0, 0.0, 1.0)
+
+
+def test_a_cheerful_success_in_place_of_an_error_fails() -> None:
+    """The write that it claims belongs to no outcome; the answer alone does not show it."""
+    exchanges, answers = real_exchanges(ERROR_TASK), ERROR_TASK.outcomes[0].answers
+    cheerful = [(call, "o1 pending ok o1 paid" if "error" in text else text) for call, text in exchanges]
+    told = trajectory(ERROR_TASK, cheerful, *answers)
+    assert task_success(told) == end_at_error(told) == 0.0
+    assert answer_only(told) == 1.0
+
+
+@pytest.mark.parametrize("text", ["", "o1", "ok o1", "error"])
+def test_a_response_that_is_not_well_formed_is_no_write(text: str) -> None:
+    task = find_task("retail", "goal", "calls:1", without=["error"])
+    ((call, _),) = real_exchanges(task)
+    broken = trajectory(task, [(call, text)], *task.outcomes[0].answers)
+    assert believed_writes(broken) == ()
+    assert task_success(broken) == 0.0
+
+
+def test_every_outcome_counts_but_not_a_mixture() -> None:
+    task = next(t for t in splits("finance")["train"] if len({o.answers for o in t.outcomes}) > 1)
+    first, other = task.outcomes[0], next(o for o in task.outcomes if o.answers != task.outcomes[0].answers)
+
+    def claimed(task: Task, writes: tuple[str, ...], answers: tuple[str, ...]) -> float:
+        return task_success(trajectory(task, [(write, "ok depot 1") for write in writes], *answers))
+
+    assert claimed(task, first.writes, first.answers) == claimed(task, other.writes, other.answers) == 1.0
+    assert claimed(task, first.writes, other.answers) == claimed(task, other.writes, first.answers) == 0.0
+    assert claimed(replace(task, outcomes=[other]), first.writes, first.answers) == 0.0

@@ -1,0 +1,459 @@
+"""Training: no environment, both roles, and an interrupted run that ends like one that was not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from envace_lite.chat import ACT, GIVEN, REHEARSE
+from envace_lite.checkpoint import CheckpointError, load_state, save_state
+from envace_lite.domains import Domain, Task
+from envace_lite.grpo import role_advantages
+from envace_lite.policy import Family, Policy, with_lora
+from envace_lite.rollout import Execute, Rehearse, Responder, Simulate, Trajectory, rollout
+from envace_lite.tools import Tool
+from envace_lite.train import TrainConfig, TrainLog, collect, learning_rate, metrics, train, update
+from helpers import copied, same_weights, weights
+
+Lessons = list[tuple[Task, list[dict[str, Any]]]]
+SMALL = TrainConfig(
+    steps=4, prompts=4, group_size=4, lr=1e-2, warmup=1, lora_rank=4, temperature=1.4, save_every=1, observe_every=2
+)
+ALL_WEIGHTS = replace(SMALL, lora_rank=0, lr=1e-3)
+both_kinds = pytest.mark.parametrize("config", [SMALL, ALL_WEIGHTS], ids=["lora", "all weights"])
+
+
+@pytest.fixture(scope="module")
+def tasks(lessons: Lessons) -> list[Task]:
+    return [task for task, _ in lessons]
+
+
+def odd_length(trajectory: Trajectory) -> float:
+    """A reward that differs within almost every group."""
+    return float(len(trajectory.ids) % 2)
+
+
+# No environment --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening a session or calling a tool is an error."""
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("the environment was asked")
+
+    monkeypatch.setattr(Domain, "reset", refuse)
+    monkeypatch.setattr(Tool, "call", refuse)
+
+
+@both_kinds
+@pytest.mark.usefixtures("no_environment")
+def test_world_rehearsal_needs_no_environment(apt: Policy, tasks: list[Task], config: TrainConfig) -> None:
+    policy = copied(apt)
+    trained, log = train(policy, tasks, replace(config, steps=2))
+    assert log.totals["environment_calls"] == 0
+    assert log.frame.calls.min() > 0.25
+    assert log.frame.grad_norm.min() > 0
+    assert not same_weights(weights(trained), weights(with_lora(copied(apt), rank=4) if trained.is_lora else apt))
+
+
+@pytest.mark.usefixtures("no_environment")
+def test_training_on_the_environment_asks_it(apt: Policy, tasks: list[Task]) -> None:
+    with pytest.raises(AssertionError, match="the environment was asked"):
+        train(copied(apt), tasks, SMALL, responder=Execute())
+
+
+def test_environment_calls_are_counted(apt: Policy, tasks: list[Task]) -> None:
+    _, log = train(copied(apt), tasks, replace(SMALL, steps=2), responder=Execute())
+    made = sum(row["calls"] for row in log.rows) * SMALL.prompts * SMALL.group_size
+    assert log.totals["environment_calls"] == pytest.approx(made)
+    assert made > 10
+
+
+# Interrupted and resumed -----------------------------------------------------------------------------------
+
+
+def interrupted_at(step: int, config: TrainConfig) -> Callable[[Trajectory], float]:
+    """A reward that interrupts while the rollouts of a step (from 0) are judged."""
+    judged = 0
+
+    def reward(trajectory: Trajectory) -> float:
+        nonlocal judged
+        judged += 1
+        if judged > (step + 0.5) * config.prompts * config.group_size:
+            raise KeyboardInterrupt
+        return odd_length(trajectory)
+
+    return reward
+
+
+def outcome(trained: Policy, log: TrainLog) -> tuple[dict[str, Tensor], Any, float]:
+    return weights(trained), log.rows, log.totals["tokens"]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(apt: Policy, tasks: list[Task]) -> Callable[[TrainConfig], Any]:
+    """What a run without an interrupt leads to."""
+    known: dict[TrainConfig, Any] = {}
+
+    def result(config: TrainConfig) -> Any:
+        if config not in known:
+            known[config] = outcome(*train(copied(apt), tasks, config, reward=odd_length))
+        return known[config]
+
+    return result
+
+
+@both_kinds
+@pytest.mark.parametrize("step", [0, 1, 2, 3])
+@pytest.mark.parametrize("save_every", [1, 2])
+def test_a_resumed_run_is_the_uninterrupted_one(
+    apt: Policy,
+    tasks: list[Task],
+    tmp_path: Path,
+    uninterrupted: Callable[[TrainConfig], Any],
+    config: TrainConfig,
+    step: int,
+    save_every: int,
+) -> None:
+    """Bit for bit: weights, metrics and tokens. The second process starts from the base again."""
+    config = replace(config, save_every=save_every)
+    with pytest.raises(KeyboardInterrupt):
+        train(copied(apt), tasks, config, reward=interrupted_at(step, config), folder=tmp_path)
+    torch.manual_seed(step)
+    resumed = outcome(*train(copied(apt), tasks, config, reward=odd_length, folder=tmp_path))
+    expected = uninterrupted(replace(config, save_every=1))
+    assert same_weights(resumed[0], expected[0])
+    assert resumed[1:] == expected[1:]
+
+
+@both_kinds
+def test_a_run_is_resumed_with_the_same_policy_object(
+    apt: Policy, tasks: list[Task], tmp_path: Path, uninterrupted: Callable[[TrainConfig], Any], config: TrainConfig
+) -> None:
+    """As in a notebook, where a cell is interrupted and run again."""
+    policy = copied(apt)
+    with pytest.raises(KeyboardInterrupt):
+        train(policy, tasks, config, reward=interrupted_at(2, config), folder=tmp_path)
+    resumed = outcome(*train(policy, tasks, config, reward=odd_length, folder=tmp_path))
+    assert same_weights(resumed[0], uninterrupted(config)[0])
+
+
+@pytest.mark.parametrize("save", [1, 2, 3])
+def test_an_interrupt_while_saving_leaves_the_earlier_checkpoint(
+    apt: Policy,
+    tasks: list[Task],
+    tmp_path: Path,
+    uninterrupted: Callable[[TrainConfig], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    save: int,
+) -> None:
+    saved = 0
+
+    def write_half(state: Any, file: Any) -> None:
+        nonlocal saved
+        saved += 1
+        if saved == save:
+            file.write(b"PK" * 1000)
+            raise KeyboardInterrupt
+        original(state, file)
+
+    original = torch.save
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", write_half)
+        with pytest.raises(KeyboardInterrupt):
+            train(copied(apt), tasks, SMALL, reward=odd_length, folder=tmp_path)
+    path = tmp_path / "train.pt"
+    assert path.is_file() == (save > 1)
+    if save > 1:
+        assert load_state(path)["step"] == save - 1
+    resumed = outcome(*train(copied(apt), tasks, SMALL, reward=odd_length, folder=tmp_path))
+    assert same_weights(resumed[0], uninterrupted(SMALL)[0])
+
+
+def test_a_finished_run_is_returned(apt: Policy, tasks: list[Task], tmp_path: Path) -> None:
+    config = replace(SMALL, steps=1)
+    first = outcome(*train(copied(apt), tasks, config, reward=odd_length, folder=tmp_path))
+    again = outcome(*train(copied(apt), tasks, config, reward=interrupted_at(0, config), folder=tmp_path))
+    assert same_weights(first[0], again[0])
+    assert first[1:] == again[1:]
+
+
+def test_a_run_with_another_configuration_is_not_continued(apt: Policy, tasks: list[Task], tmp_path: Path) -> None:
+    train(copied(apt), tasks, replace(SMALL, steps=1), folder=tmp_path)
+    with pytest.raises(CheckpointError, match="another configuration"):
+        train(copied(apt), tasks, replace(SMALL, steps=1, lr=2e-2), folder=tmp_path)
+
+
+def test_a_folder_that_cannot_be_written(apt: Policy, tasks: list[Task], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(CheckpointError, match="cannot write the checkpoint"):
+        train(copied(apt), tasks, replace(SMALL, steps=1), folder=tmp_path / "file")
+
+
+def test_a_damaged_checkpoint(apt: Policy, tasks: list[Task], tmp_path: Path) -> None:
+    save_state(tmp_path / "train.pt", {"step": 1})
+    whole = (tmp_path / "train.pt").read_bytes()
+    for data in (b"", whole[: len(whole) // 2], b"not a checkpoint"):
+        (tmp_path / "train.pt").write_bytes(data)
+        with pytest.raises(CheckpointError, match=r"train\.pt is damaged"):
+            train(copied(apt), tasks, SMALL, folder=tmp_path)
+
+
+def test_a_state_survives_a_file(tmp_path: Path) -> None:
+    state = {"step": 3, "log": [{"reward": 0.5}], "weights": torch.arange(3.0)}
+    save_state(tmp_path / "new" / "state.pt", state)
+    save_state(tmp_path / "new" / "state.pt", {**state, "step": 4})
+    loaded = load_state(tmp_path / "new" / "state.pt")
+    assert loaded["step"] == 4
+    assert torch.equal(loaded["weights"], state["weights"])  # type: ignore[arg-type]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["state.pt"]
+
+
+# The observer ----------------------------------------------------------------------------------------------
+
+
+@both_kinds
+def test_the_observer_feeds_nothing_back(
+    apt: Policy, tasks: list[Task], uninterrupted: Callable[[TrainConfig], Any], config: TrainConfig
+) -> None:
+    def observer(step: int, policy: Policy, trajectories: Any) -> dict[str, float]:
+        random.seed(step)
+        torch.manual_seed(step)
+        deployed = rollout(policy, tasks, Execute(), temperature=0.0)
+        policy.log_probs([Family(t.prompt, [t.ids]) for t in deployed])
+        return {"seen": float(len(trajectories)), "draw": torch.rand(1).item()}
+
+    trained, log = train(copied(apt), tasks, config, reward=odd_length, observer=observer)
+    assert same_weights(weights(trained), uninterrupted(config)[0])
+    assert log.rows == uninterrupted(config)[1]
+    assert [(row["step"], row["seen"]) for row in log.observed] == [(0, 0.0), (2, 16.0), (4, 16.0)]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_run_depends_on_its_seed_alone(
+    apt: Policy, tasks: list[Task], uninterrupted: Callable[[TrainConfig], Any], seed: int
+) -> None:
+    torch.manual_seed(99)
+    trained, _ = train(copied(apt), tasks, replace(SMALL, seed=seed), reward=odd_length, workers=2)
+    assert same_weights(weights(trained), uninterrupted(SMALL)[0]) == (seed == 0)
+
+
+def test_adapters_are_trained_and_the_base_is_left_alone(apt: Policy, tasks: list[Task]) -> None:
+    policy = copied(apt)
+    trained, _ = train(policy, tasks, replace(SMALL, steps=1), reward=odd_length)
+    assert trained.is_lora
+    prompts = [Family([2, 3], [[4, 5, 6]])]
+    assert torch.equal(policy.log_probs(prompts)[0], apt.log_probs(prompts)[0])
+    assert not torch.equal(trained.log_probs(prompts)[0], apt.log_probs(prompts)[0])
+
+
+# The loss --------------------------------------------------------------------------------------------------
+
+
+def batch(policy: Policy, tasks: list[Task], responder: Responder | None = None) -> tuple[list[Trajectory], Tensor]:
+    """Some rollouts with rewards that differ within each group; the first group is left without a difference."""
+    trajectories, _ = collect(policy, tasks, SMALL, 0, responder or Rehearse(), odd_length)
+    rewards = torch.tensor([float(row % 3 == 0) for row in range(len(trajectories))]).view(-1, SMALL.group_size)
+    rewards[0] = 1.0
+    return trajectories, rewards
+
+
+def gradient(
+    policy: Policy, trajectories: list[Trajectory], rewards: Tensor, config: TrainConfig = ALL_WEIGHTS, **options: Any
+) -> tuple[Tensor, dict[str, float]]:
+    """The gradient of an update (not shortened), and the metrics that it returns."""
+    policy = copied(policy)
+    optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.0)
+    row = update(policy, trajectories, rewards, replace(config, max_grad_norm=1e9), optimizer, 0, **options)
+    grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in policy.model.parameters()]
+    return torch.cat([grad.flatten() for grad in grads]), row
+
+
+def expected_gradient(policy: Policy, trajectories: list[Trajectory], rewards: Tensor, roles: list[int]) -> Tensor:
+    """The same from the definition: on the first update the ratio is one, and nothing is clipped."""
+    policy = copied(policy)
+    total = sum(t.roles.count(role) for t in trajectories for role in roles)
+    loss = torch.zeros(())
+    for role in roles:
+        outputs = torch.tensor([float(t.outputs[role]) for t in trajectories]).view(rewards.shape)
+        for t, advantage in zip(trajectories, role_advantages(rewards, outputs).flatten(), strict=True):
+            logits = policy.model(input_ids=torch.tensor([t.prompt + t.ids])).logits[0, len(t.prompt) - 1 : -1]
+            log_p = (logits / SMALL.temperature).log_softmax(-1)[range(len(t.ids)), t.ids]
+            loss = loss - advantage * log_p[torch.tensor(t.roles) == role].sum() / total
+    loss.backward()
+    return torch.cat([p.grad.flatten() for p in policy.model.parameters() if p.grad is not None])
+
+
+def close(one: Tensor, other: Tensor) -> bool:
+    return bool((one - other).norm() < 1e-4 * other.norm())
+
+
+def test_each_role_has_its_own_gradient(apt: Policy, tasks: list[Task]) -> None:
+    """A role that is switched off contributes nothing."""
+    trajectories, rewards = batch(apt, tasks)
+    act, _ = gradient(apt, trajectories, rewards, replace(ALL_WEIGHTS, train_rehearse=False))
+    rehearse, _ = gradient(apt, trajectories, rewards, replace(ALL_WEIGHTS, train_act=False))
+    both, row = gradient(apt, trajectories, rewards)
+    assert close(act, expected_gradient(apt, trajectories, rewards, [ACT]))
+    assert close(rehearse, expected_gradient(apt, trajectories, rewards, [REHEARSE]))
+    assert close(both, expected_gradient(apt, trajectories, rewards, [ACT, REHEARSE]))
+    assert both.norm().item() == pytest.approx(row["grad_norm"], rel=1e-4)
+    assert min(act.norm(), rehearse.norm()) > 0.01
+    assert not close(act, both)
+
+
+def test_norms_by_role(apt: Policy, tasks: list[Task]) -> None:
+    trajectories, rewards = batch(apt, tasks)
+    plain, _ = gradient(apt, trajectories, rewards)
+    detailed, row = gradient(apt, trajectories, rewards, detail=True)
+    torch.testing.assert_close(detailed, plain, atol=1e-5, rtol=1e-4)
+    counts = {role: sum(t.roles.count(role) for t in trajectories) for role in (ACT, REHEARSE)}
+    for role, name in ((ACT, "act"), (REHEARSE, "rehearse")):
+        own = expected_gradient(apt, trajectories, rewards, [role]).norm().item()
+        assert row[f"grad_norm_{name}"] == pytest.approx(own * counts[role] / sum(counts.values()), rel=1e-3)
+        assert row[f"entropy_{name}"] > 0
+
+
+@pytest.mark.parametrize("make", [Execute, Simulate])
+def test_injected_responses_get_no_gradient(apt: Policy, tasks: list[Task], make: Any) -> None:
+    """Neither what they say in the loss, nor what was recorded as their log-probability, matters."""
+    trajectories, rewards = batch(apt, tasks, make(copied(apt)) if make is Simulate else make())
+    assert any(GIVEN in t.roles for t in trajectories)
+    plain, _ = gradient(apt, trajectories, rewards)
+    assert close(plain, expected_gradient(apt, trajectories, rewards, [ACT]))
+    for t in trajectories:
+        t.log_probs = [-5.0 if role == GIVEN else value for value, role in zip(t.log_probs, t.roles, strict=True)]
+    assert torch.equal(gradient(apt, trajectories, rewards)[0], plain)
+
+
+def test_groups_without_a_difference_are_left_out(apt: Policy, tasks: list[Task]) -> None:
+    trajectories, rewards = batch(apt, tasks)
+    whole, _ = gradient(apt, trajectories, rewards)
+    size = SMALL.group_size
+    for t in trajectories[:size]:
+        t.log_probs = [float("nan")] * len(t.ids)  # would spoil whatever they are a part of
+    assert torch.equal(gradient(apt, trajectories, rewards)[0], whole)
+    nothing, row = gradient(apt, trajectories, torch.ones_like(rewards))
+    assert not nothing.any()
+    assert row["grad_norm"] == 0.0
+
+
+def test_without_a_difference_nothing_moves(apt: Policy, tasks: list[Task]) -> None:
+    trained, log = train(copied(apt), tasks, ALL_WEIGHTS, reward=lambda _: 1.0)
+    assert same_weights(weights(trained), weights(apt))
+    assert (log.frame.informative == 0).all()
+    assert (log.frame.grad_norm == 0).all()
+
+
+def test_recomputed_log_probs_drift_by_rounding_only(apt: Policy, tasks: list[Task]) -> None:
+    trajectories, rewards = batch(apt, tasks)
+    assert gradient(apt, trajectories, rewards)[1]["drift"] < 1e-4
+    trajectories[-1].log_probs = [value - 0.5 for value in trajectories[-1].log_probs]
+    assert gradient(apt, trajectories, rewards)[1]["drift"] == pytest.approx(0.5, abs=1e-3)
+
+
+@both_kinds
+def test_rewarded_rollouts_become_likelier(apt: Policy, tasks: list[Task], config: TrainConfig) -> None:
+    """And the others less likely, in the acts and in the rehearsed responses alike."""
+    policy = copied(apt)
+    trained, _ = train(policy, tasks, replace(config, steps=1, lr=1e-3), reward=odd_length)
+    trajectories, rewards = collect(apt, tasks, config, 0, Rehearse(), odd_length)
+    for role in (ACT, REHEARSE):
+        gain = 0.0
+        outputs = torch.tensor([float(t.outputs[role]) for t in trajectories]).view(rewards.shape)
+        for t, advantage in zip(trajectories, role_advantages(rewards, outputs).flatten(), strict=True):
+            mine = torch.tensor(t.roles) == role
+            family = [Family(t.prompt, [t.ids])]
+            before, after = (p.log_probs(family, config.temperature)[0][mine].sum() for p in (apt, trained))
+            gain += (advantage * (after - before)).item()
+        assert gain > 0.01
+
+
+def test_long_gradients_are_shortened(apt: Policy, tasks: list[Task]) -> None:
+    trajectories, rewards = batch(apt, tasks)
+    policy = copied(apt)
+    optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.0)
+    row = update(policy, trajectories, rewards, replace(ALL_WEIGHTS, max_grad_norm=0.01), optimizer, 0)
+    norms = [p.grad.norm() for p in policy.model.parameters() if p.grad is not None]
+    assert row["grad_norm"] > 0.02
+    assert torch.stack(norms).norm().item() == pytest.approx(0.01, rel=1e-3)
+
+
+# Tasks, rates, metrics -------------------------------------------------------------------------------------
+
+
+def test_a_step_draws_evenly_from_the_domains(apt: Policy, tasks: list[Task]) -> None:
+    names = {task.domain for task in tasks}
+    uneven = [*tasks, *[task for task in tasks if task.domain == "finance"] * 20]
+    trajectories, _ = collect(apt, uneven, replace(SMALL, prompts=8), 0, Rehearse(), odd_length)
+    drawn = [t.task.domain for t in trajectories[:: SMALL.group_size]]
+    assert {drawn.count(name) for name in names} == {2}
+
+
+def test_sampling_goes_on_until_enough_groups_differ(apt: Policy, tasks: list[Task]) -> None:
+    """Three batches at most; those that differ are kept first."""
+    seen: list[Trajectory] = []
+
+    def reward(t: Trajectory) -> float:
+        seen.append(t)
+        return float(len(seen) % 2) if t.task.domain == "finance" else 0.0
+
+    shapes = []
+    for informative in (0.0, 1.0):
+        seen.clear()
+        config = replace(SMALL, informative=informative)
+        trajectories, rewards = collect(apt, tasks, config, 0, Rehearse(), reward)
+        assert rewards.shape == (config.prompts, config.group_size)
+        assert len(trajectories) == rewards.numel()
+        for row, values in enumerate(rewards):
+            group = trajectories[row * config.group_size : (row + 1) * config.group_size]
+            assert len({t.task.id for t in group}) == 1
+            assert bool(values.std() > 0) == (group[0].task.domain == "finance")
+        shapes.append((len(seen) // rewards.numel(), sum(bool(values.std() > 0) for values in rewards)))
+    assert shapes == [(1, 1), (3, 3)]
+
+
+def test_rates() -> None:
+    config = TrainConfig(steps=100, lr=1.0, warmup=10, decay=0.1)
+    rates = [learning_rate(config, step) for step in range(100)]
+    assert rates[0] == pytest.approx(0.1)
+    assert max(rates) == rates[9] == pytest.approx(1 - 0.9 * 0.09)
+    assert rates[-1] == pytest.approx(0.109)
+    assert all(one > other for one, other in zip(rates[9:], rates[10:], strict=False))
+
+
+def test_metrics_of_known_rollouts(tasks: list[Task]) -> None:
+    task = tasks[0]
+    good = Trajectory(task, [], [1] * 9, [ACT] * 4 + [REHEARSE] * 5, [0.0] * 9, ending="answer")
+    good.outputs = {ACT: 2, REHEARSE: 1}
+    bad = Trajectory(task, [], [1] * 4, [ACT] * 4, [0.0] * 4, ending="malformed")
+    bad.outputs = {ACT: 1, REHEARSE: 0}
+    row = metrics([good, bad, good, good], torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
+    expected = {
+        "reward": 0.75,
+        "reward_act": 6 / 7,  # a rollout counts as often as the role wrote a message
+        "reward_rehearse": 1.0,
+        "informative": 0.5,
+        "calls": 0.0,
+        "error_rate": 0.0,
+        "unfinished": 0.25,
+        "length_act": 16 / 7,
+        "length_rehearse": 5.0,
+    }
+    assert {name: row[name] for name in expected} == pytest.approx(expected)
+
+
+def test_a_log_can_be_shown(apt: Policy, tasks: list[Task]) -> None:
+    _, log = train(copied(apt), tasks, replace(SMALL, steps=1))
+    assert "reward" in log._repr_html_()
+    assert repr(log).startswith("<TrainLog: 1 steps, reward 0.")
+    assert list(log.frame.index) == [1]
