@@ -54,7 +54,10 @@ def lessons() -> list[tuple[Task, list[dict[str, Any]]]]:
         find_task("finance", "error", "instructions", "calls:2"),
     ]
     parallel = find_task("functions", "parallel", "calls:2")
-    return [(parallel, conversation(parallel, together=True)), *((task, conversation(task)) for task in tasks)]
+    return [
+        (parallel, conversation(parallel, together=True)),
+        *((task, conversation(task)) for task in tasks),
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +71,9 @@ def apt(lessons: list[tuple[Task, list[dict[str, Any]]]]) -> Policy:
         roles += CHAT.role_ids(ids)[len(prompt) :]
     imitated = torch.tensor(roles) != GIVEN
     optimizer = torch.optim.Adam(policy.model.parameters(), lr=1e-2)
-    for _ in range(60):
-        policy.backward(families, lambda log_p, _, where: [-log_p[imitated[where]].mean()])
+    for _ in range(200):
+        log_p, _, _ = policy.backward(families, lambda log_p, _, where: [-log_p[imitated[where]].mean()])
         optimizer.step()
+        if log_p[imitated].mean() > -0.03:
+            break
     return policy

@@ -32,7 +32,7 @@ Notebook = dict[str, Any]
 # Where `encoding` stands when it is given by position, and where the mode stands.
 _ENCODING_AT = {"open": 3, "method open": 2, "read_text": 0, "write_text": 1}
 _MODE_AT = {"open": 1, "method open": 0}
-_OTHER_OPEN = {"os", "Image", "tarfile", "webbrowser", "zipfile"}
+_OTHER_OPEN = {"os", "Image", "responder", "tarfile", "webbrowser", "zipfile"}
 
 
 def missing_encoding(tree: ast.AST) -> Iterator[int]:

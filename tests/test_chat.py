@@ -76,7 +76,9 @@ def test_a_known_conversation() -> None:
 
 
 def test_generation_prompts() -> None:
-    assert CHAT.decode(CHAT.render(MESSAGES[:2], SCHEMAS, prompt="act")).endswith("report o1 <end> <assistant>")
+    assert CHAT.decode(CHAT.render(MESSAGES[:2], SCHEMAS, prompt="act")).endswith(
+        "report o1 <end> <assistant>"
+    )
     rehearse = CHAT.render(MESSAGES[:3], SCHEMAS, prompt="cancel_order")
     assert CHAT.decode(rehearse).endswith("<assistant> cancel_order o1 <end> <tool> cancel_order")
 
@@ -116,7 +118,10 @@ def test_a_conversation_is_a_prefix_of_a_longer_one(seed: int) -> None:
         assert whole[: len(part)] == part
         assert part.count(CHAT.end) == length
         if header:
-            assert CHAT.role_ids(whole)[len(part) - 1 : len(part) + 1] == [GIVEN, ACT if header == "act" else REHEARSE]
+            assert CHAT.role_ids(whole)[len(part) - 1 : len(part) + 1] == [
+                GIVEN,
+                ACT if header == "act" else REHEARSE,
+            ]
 
 
 @given(SEEDS)
@@ -145,7 +150,9 @@ def test_unknown_words_are_named() -> None:
 
 def test_a_foreign_tokenizer_is_refused() -> None:
     with pytest.raises(VocabularyError, match="<tool>"):
-        Chat(build_tokenizer(["<pad>", "<unk>", "<system>", "<def>", "<user>", "<assistant>", "<end>", "say"]))
+        Chat(
+            build_tokenizer(["<pad>", "<unk>", "<system>", "<def>", "<user>", "<assistant>", "<end>", "say"])
+        )
 
 
 def test_the_vocabulary_holds_each_word_once() -> None:

@@ -18,7 +18,16 @@ import pytest
 
 from envace_lite import paths
 from envace_lite.chat import vocabulary
-from envace_lite.domains import DOMAINS, Domain, Task, TaskFileError, Verdict, get_domain, load_tasks, save_tasks
+from envace_lite.domains import (
+    DOMAINS,
+    Domain,
+    Task,
+    TaskFileError,
+    Verdict,
+    get_domain,
+    load_tasks,
+    save_tasks,
+)
 from envace_lite.domains.script import SPLITS, draw_tasks, prompt_of
 from envace_lite.tools import MAX_VALUE, ToolCall, ToolError, ToolResponse, parse_calls
 from envace_lite.traces import RECIPES, draw_script_for_trace
@@ -166,7 +175,19 @@ ODD_VALUES: list[Any] = [
     None, True, False, 0, -1, -7, 3.0, 2.5, float("nan"), float("inf"), 10**30, -(10**30), "", " ", "o1", "wallet",
     "word_0", "feb", "__import__('os')", "0", "3", [], ["o1"], {}, {"o1": 1}, ("o1",), b"o1",
 ]  # fmt: skip
-ODD_NAMES: list[Any] = ["", "say", "cancel", "get_order o1", "__class__", "call", None, 7, 2.5, True, ("get_order",)]
+ODD_NAMES: list[Any] = [
+    "",
+    "say",
+    "cancel",
+    "get_order o1",
+    "__class__",
+    "call",
+    None,
+    7,
+    2.5,
+    True,
+    ("get_order",),
+]
 DAYS_AND_NUMBERS = {"alarm": 23, "volume": 9, "heat": 15, "event": 31}
 """Records that a call may create, with the largest value of each."""
 
@@ -179,7 +200,9 @@ def random_call(domain: Domain, rng: Random) -> ToolCall:
     if roll < 0.6:
         arguments[rng.choice(list(arguments))] = rng.choice(ODD_VALUES)
     if roll < 0.2:
-        arguments[rng.choice(["target", "amount", "extra", "", 5, None, "self", "world"])] = rng.choice(ODD_VALUES)
+        arguments[rng.choice(["target", "amount", "extra", "", 5, None, "self", "world"])] = rng.choice(
+            ODD_VALUES
+        )
     if 0.15 < roll < 0.25:
         arguments.pop(rng.choice(list(arguments)))
     name = rng.choice(ODD_NAMES) if roll < 0.1 else tool.name
@@ -227,7 +250,14 @@ def test_random_and_malformed_calls_break_nothing(domain: Domain) -> None:
 
 def test_a_broken_session_would_be_found() -> None:
     task = find_task("finance", "goal")
-    for record, value in [("cash", -1), ("cash", 10), ("cash", 2.0), ("cash", "frozen"), ("new", 1), ("cash", True)]:
+    for record, value in [
+        ("cash", -1),
+        ("cash", 10),
+        ("cash", 2.0),
+        ("cash", "frozen"),
+        ("new", 1),
+        ("cash", True),
+    ]:
         session = open_session(task)
         session.world.records[record] = value  # type: ignore[assignment]
         assert len(problems(session, set(DOMAINS["finance"].words()))) >= 1, (record, value)
@@ -237,7 +267,14 @@ def test_text_in_random_order_is_a_call_or_malformed() -> None:
     rng = Random(0)
     read = 0
     for task in splits("finance")["train"][:100]:
-        words = [*(schema["function"]["name"] for schema in task.tools), *task.state, "and", "say", "3", "<end>"]
+        words = [
+            *(schema["function"]["name"] for schema in task.tools),
+            *task.state,
+            "and",
+            "say",
+            "3",
+            "<end>",
+        ]
         for _ in range(10):
             with suppress(ToolError):
                 read += bool(parse_calls(" ".join(rng.choices(words, k=rng.randint(0, 5))), task.tools))
@@ -394,7 +431,9 @@ def test_tags_say_what_happens(domain: Domain) -> None:
         session = carried_out(task, planned_calls(task))
         assert f"calls:{len(session.log)}" in task.tags
         assert ("error" in task.tags) == any(response.error for _, response in session.log)
-        assert ("dual" in task.tags) == any(domain.tools[call.name].owner == "user" for call, _ in session.log)
+        assert ("dual" in task.tags) == any(
+            domain.tools[call.name].owner == "user" for call, _ in session.log
+        )
         assert ("turns:2" in task.tags) == bool(task.later_turns)
         assert ("no_tool" in task.tags) == (task.outcomes[0].answers[0] == "cannot")
 

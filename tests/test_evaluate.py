@@ -72,7 +72,12 @@ def test_wrong_writes() -> None:
     answer = TASK.outcomes[0].answers[0]
     good = acted(TASK, [first, second], answer)
     assert (good.real_success, good.wrong_writes) == (True, 0)
-    for calls, wrong in [([first], 0), ([], 0), ([first, second, first], 1), ([first, first, first, second], 2)]:
+    for calls, wrong in [
+        ([first], 0),
+        ([], 0),
+        ([first, second, first], 1),
+        ([first, first, first, second], 2),
+    ]:
         row = acted(TASK, calls, answer)
         assert not row.real_success
         assert row.wrong_writes == wrong, calls
@@ -86,7 +91,9 @@ def test_a_refused_call_is_no_wrong_write() -> None:
 
 
 def test_any_acceptable_outcome_is_no_wrong_write() -> None:
-    task = next(t for t in splits("finance")["train"] if len(t.outcomes) > 1 and len(t.outcomes[-1].writes) == 1)
+    task = next(
+        t for t in splits("finance")["train"] if len(t.outcomes) > 1 and len(t.outcomes[-1].writes) == 1
+    )
     other = task.outcomes[-1]
     row = acted(task, list(other.writes), other.answers[0])
     assert (row.real_success, row.wrong_writes) == (True, 0)
@@ -109,7 +116,13 @@ def test_a_report_of_one_who_knows(apt: Policy, lessons: Lessons) -> None:
     assert report.value("fidelity") > 0.25
     summary = report.summary(resamples=200)
     assert set(summary.index.get_level_values("metric")) == set(METRICS)
-    assert set(summary.index.get_level_values("domain")) == {"all", "functions", "retail", "delivery", "finance"}
+    assert set(summary.index.get_level_values("domain")) == {
+        "all",
+        "functions",
+        "retail",
+        "delivery",
+        "finance",
+    }
     assert "real_success" in report._repr_html_()
     depth = report.by_depth()
     assert depth.pairs.sum() == len(report.pairs)

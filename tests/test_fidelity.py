@@ -93,7 +93,12 @@ def test_one_who_always_reports_success_is_an_optimist(domain: Domain) -> None:
     pairs = pairs_of(domain)
     cheerful = report(pairs, [ToolResponse({}, None, {})] * len(pairs))
     assert cheerful.value("optimism") == 1.0
-    assert cheerful.value("error_recall") == cheerful.value("pessimism") == cheerful.value("fidelity_error") == 0.0
+    assert (
+        cheerful.value("error_recall")
+        == cheerful.value("pessimism")
+        == cheerful.value("fidelity_error")
+        == 0.0
+    )
 
 
 @every_domain

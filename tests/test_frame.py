@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import socket
 import subprocess
 import tomllib
 from collections.abc import Iterator
@@ -23,22 +24,27 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "envace_lite"
 
 FLOORS = [
+    "paths",
     "tools",
     "domains",
     "chat",
     "policy",
+    "checkpoint",
+    "traces",
+    "pretrain",
     "rollout",
     "reward",
     "grpo",
     "train",
-    "pretrain",
     "rehearsal",
     "fidelity",
     "evaluate",
     "study",
     "plots",
+    "pages",
     "widgets",
     "demo",
+    "bench",
     "cli",
 ]
 """The modules of the library from the ground up. A module imports only from those before it."""
@@ -354,3 +360,9 @@ def test_machine_path_is_found(path: str) -> None:
 @pytest.mark.parametrize("text", ["a.org/home/x", "act/work/tmp/", "./tmp/x", "</tmp>", "1 /rooted"])
 def test_other_text_is_no_machine_path(text: str) -> None:
     assert not MACHINE_PATH.search(text)
+
+
+@pytest.mark.parametrize("connect", ["connect", "connect_ex"])
+def test_the_network_is_out_of_reach(connect: str) -> None:
+    with socket.socket() as own, pytest.raises(AssertionError, match="a test reached for the network"):
+        getattr(own, connect)(("127.0.0.1", 9))

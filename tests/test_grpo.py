@@ -63,7 +63,9 @@ def test_a_group_without_a_difference_has_no_advantage(pair: tuple[Tensor, Tenso
 
 
 @given(groups(), st.floats(-3, 3))
-def test_a_constant_added_to_all_rewards_changes_nothing(pair: tuple[Tensor, Tensor], constant: float) -> None:
+def test_a_constant_added_to_all_rewards_changes_nothing(
+    pair: tuple[Tensor, Tensor], constant: float
+) -> None:
     rewards, outputs = pair
     shifted = role_advantages(rewards + constant, outputs)
     torch.testing.assert_close(shifted, role_advantages(rewards, outputs), atol=1e-9, rtol=0)

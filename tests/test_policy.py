@@ -90,7 +90,9 @@ def gradients(policy: Policy) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("prepare", [spread, adapted])
-def test_gradients_equal_those_of_a_plain_reference(tiny: Policy, prepare: Callable[[Policy], Policy]) -> None:
+def test_gradients_equal_those_of_a_plain_reference(
+    tiny: Policy, prepare: Callable[[Policy], Policy]
+) -> None:
     policy = prepare(tiny)
     _, _, norms = policy.backward(families(), objective)
     mine = gradients(policy)
@@ -99,7 +101,9 @@ def test_gradients_equal_those_of_a_plain_reference(tiny: Policy, prepare: Calla
         log_p, entropy = reference(policy)
         objective(log_p, entropy, torch.arange(len(log_p)))[term].backward()
         own = gradients(policy)
-        assert torch.stack([grad.norm() for grad in own.values()]).norm().item() == pytest.approx(norm, rel=1e-4)
+        assert torch.stack([grad.norm() for grad in own.values()]).norm().item() == pytest.approx(
+            norm, rel=1e-4
+        )
         mine = {name: grad - own[name] for name, grad in mine.items()}
     assert mine
     assert all(rest.abs().max() < 1e-3 for rest in mine.values())  # both terms together are all there is
@@ -111,7 +115,9 @@ def test_workers_do_not_change_a_bit(tiny: Policy) -> None:
     for workers in (1, 2, 3):
         policy = spread(tiny)
         log_p, entropy, norms = policy.backward(families(), objective, workers=workers)
-        results.append({**gradients(policy), "log_p": log_p, "entropy": entropy, "norms": torch.tensor(norms)})
+        results.append(
+            {**gradients(policy), "log_p": log_p, "entropy": entropy, "norms": torch.tensor(norms)}
+        )
     assert same_weights(results[0], results[1])
     assert same_weights(results[0], results[2])
 
@@ -129,7 +135,9 @@ def test_log_probs_leave_no_gradient(tiny: Policy) -> None:
 def test_a_new_policy_depends_on_its_seed_alone() -> None:
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
-    one, other, different = (weights(new_policy(seed=seed, width=32, layers=1, heads=2)) for seed in (3, 3, 4))
+    one, other, different = (
+        weights(new_policy(seed=seed, width=32, layers=1, heads=2)) for seed in (3, 3, 4)
+    )
     assert same_weights(one, other)
     assert not same_weights(one, different)
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -150,10 +158,14 @@ def test_plain_transformers_can_load_what_is_saved(
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "new" / "folder")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "new" / "folder")
     task = TASKS[0]
-    prompt = tokenizer.apply_chat_template(task.messages, tools=task.tools, return_tensors="pt", return_dict=False)
+    prompt = tokenizer.apply_chat_template(
+        task.messages, tools=task.tools, return_tensors="pt", return_dict=False
+    )
     assert prompt[0].tolist() == CHAT.render(task.messages, task.tools)
     with torch.no_grad():
-        torch.testing.assert_close(model(prompt).logits, policy.model(input_ids=prompt).logits, atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            model(prompt).logits, policy.model(input_ids=prompt).logits, atol=1e-5, rtol=0
+        )
     again = load_policy(tmp_path / "new" / "folder")
     assert again.chat.words == policy.chat.words
     for mine, loaded in zip(policy.log_probs(families()), again.log_probs(families()), strict=True):

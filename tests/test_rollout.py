@@ -68,7 +68,11 @@ def turned(call: str, answer: str = "blocked") -> list[dict[str, Any]]:
     """A conversation about `TASK` with one call of somebody's own and no response."""
     name, *values = call.split()
     message = ToolCall(name, dict(enumerate(values))).to_message()  # type: ignore[arg-type]
-    return [*TASK.messages, {"role": "assistant", "tool_calls": [message]}, {"role": "assistant", "content": answer}]
+    return [
+        *TASK.messages,
+        {"role": "assistant", "tool_calls": [message]},
+        {"role": "assistant", "content": answer},
+    ]
 
 
 def record(trajectory: Trajectory) -> tuple[Any, ...]:
@@ -115,7 +119,9 @@ def test_log_probs_are_those_of_the_policy(
             for name, parameter in policy.model.named_parameters():
                 if "lora_B" in name:
                     parameter.fill_(0.02)
-    trajectories = run(policy, [task for task, _ in lessons], responder, group_size=4, temperature=temperature)
+    trajectories = run(
+        policy, [task for task, _ in lessons], responder, group_size=4, temperature=temperature
+    )
     families = [Family(t.prompt, [t.ids]) for t in trajectories]
     again = policy.log_probs(families, temperature)[0]
     mine = torch.tensor([value for t in trajectories for value in t.log_probs])
@@ -230,7 +236,9 @@ def test_a_call_that_cannot_be_read_ends_the_episode(call: str) -> None:
 
 
 def test_a_call_with_wrong_types_is_for_the_environment_to_refuse() -> None:
-    task = next(t for t in splits("functions")["train"] if any(s["function"]["name"] == "set_alarm" for s in t.tools))
+    task = next(
+        t for t in splits("functions")["train"] if any(s["function"]["name"] == "set_alarm" for s in t.tools)
+    )
     call = ToolCall("set_alarm", {"number": "lamp"})
     messages = [*task.messages, {"role": "assistant", "tool_calls": [call.to_message()]}]
     (t,) = run(scripted((task, messages)), [task], "execute")

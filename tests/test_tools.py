@@ -131,7 +131,11 @@ def test_what_is_no_call_is_malformed(text: str) -> None:
 @given(st.text())
 def test_any_text_is_calls_or_malformed(text: str) -> None:
     with suppress(ToolError):
-        assert {call.name for call in parse_calls(text, SCHEMAS)} <= {"book_room", "bank.transfer", "find_contact"}
+        assert {call.name for call in parse_calls(text, SCHEMAS)} <= {
+            "book_room",
+            "bank.transfer",
+            "find_contact",
+        }
 
 
 @pytest.mark.parametrize("trick", ["__import__('os').getcwd()", "eval('1+1')", "{world}", "r1;exit()"])
@@ -150,7 +154,9 @@ def test_model_text_is_never_evaluated(trick: str, monkeypatch: pytest.MonkeyPat
 
 # Responses -------------------------------------------------------------------------------------------------
 
-WORDS = st.from_regex(r"[a-z][a-z0-9_.]{0,6}", fullmatch=True).filter(lambda word: word not in ("ok", "error"))
+WORDS = st.from_regex(r"[a-z][a-z0-9_.]{0,6}", fullmatch=True).filter(
+    lambda word: word not in ("ok", "error")
+)
 PAIRS = st.dictionaries(WORDS, st.one_of(WORDS, st.integers(0, 31)), max_size=4)
 SUCCESSES = st.builds(ToolResponse, PAIRS, st.none(), PAIRS)
 ERRORS = st.builds(ToolResponse, PAIRS, WORDS, st.just({}))
@@ -235,7 +241,12 @@ def test_a_call_sees_its_own_changes() -> None:
 
 def test_amounts_stay_within_single_digits() -> None:
     world = World({"a": MAX_VALUE, "word": "x"})
-    for key, amount, rule in [("a", 1, "full"), ("a", -10, "funds"), ("word", 1, "type"), ("none", 1, "unknown")]:
+    for key, amount, rule in [
+        ("a", 1, "full"),
+        ("a", -10, "funds"),
+        ("word", 1, "type"),
+        ("none", 1, "unknown"),
+    ]:
         with pytest.raises(ToolError) as caught:
             world.add(key, amount)
         assert caught.value.rule == rule
@@ -278,7 +289,9 @@ def test_wrong_arguments_are_a_typed_error(arguments: dict[str, Any]) -> None:
     assert BOOK.call(world, GOOD).error is None
 
 
-@pytest.mark.parametrize(("number", "rules"), [(-1, {"type", "range"}), (24, {"range"}), (10**400, {"range"})])
+@pytest.mark.parametrize(
+    ("number", "rules"), [(-1, {"type", "range"}), (24, {"range"}), (10**400, {"range"})]
+)
 def test_a_number_out_of_range_is_refused(number: int, rules: set[str]) -> None:
     world = World({})
     assert ALARM.call(world, {"number": number}).error in rules

@@ -1,0 +1,219 @@
+"""Making the base: how often a retelling lies, and runs that are interrupted or asked for something else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from scipy.stats import binom
+
+from envace_lite.checkpoint import CheckpointError
+from envace_lite.domains.script import Script
+from envace_lite.pretrain import PretrainConfig, learning_rate, pretrain
+from envace_lite.tools import ToolCall, ToolResponse, World
+from envace_lite.traces import RECIPES, Corpus, Recipe, draw_script_for_trace, draw_traces, make_corpus
+from helpers import CHAT, EVERY_DOMAIN, same_weights, weights
+
+SMALL = PretrainConfig(
+    requests=30, per_request=2, steps=64, batch=3, lr=1e-2, width=32, layers=2, save_every=8
+)
+
+
+def told(recipe: Recipe, requests: int) -> Iterator[tuple[Script, ToolCall, ToolResponse, ToolResponse]]:
+    """Each call of the traces of some requests: the real response to it, and what was told.
+
+    Real means: of the real tool in a world in which everything that was told before has come true.
+    """
+    rng = Random(5)
+    for _ in range(requests):
+        script = draw_script_for_trace(rng.choice(EVERY_DOMAIN), recipe, rng)
+        for trace in draw_traces(script, recipe, 2, rng):
+            world = World(script.state)
+            for call, response in trace.exchanges():
+                real = script.tool(call.name).call(World(world.records), call.arguments)
+                yield script, call, real, response
+                world.records.update(response.changed)
+
+
+# Retellings ------------------------------------------------------------------------------------------------
+
+
+def test_a_faithful_retelling_is_the_real_world() -> None:
+    """Even under a sloppy agent, who runs into many errors."""
+    recipe = replace(RECIPES["faithful"], slips=RECIPES["uncertain"].slips)
+    errors = successes = 0
+    for _, _, real, response in told(recipe, 300):
+        assert response == real
+        errors += real.error is not None
+        successes += real.error is None
+    assert min(errors, successes) > 100
+
+
+def test_a_happy_retelling_has_no_error_where_the_real_world_has_many() -> None:
+    real_errors = 0
+    for _, _, real, response in told(RECIPES["happy"], 300):
+        assert response.error is None
+        if real.error is None:
+            assert response == real
+        real_errors += real.error is not None
+    assert real_errors > 100
+
+
+def within_chance(count: int, trials: int, share: float) -> bool:
+    low, high = binom.interval(0.9999, trials, share)
+    return bool(low <= count <= high)
+
+
+@pytest.fixture(scope="module")
+def uncertain() -> list[tuple[Script, ToolCall, ToolResponse, ToolResponse]]:
+    return list(told(RECIPES["uncertain"], 1500))
+
+
+Told = list[tuple[Script, ToolCall, ToolResponse, ToolResponse]]
+
+
+def test_refused_calls_are_told_as_a_success_as_often_as_the_recipe_says(uncertain: Told) -> None:
+    recipe = RECIPES["uncertain"]
+    refused = [response for _, _, real, response in uncertain if real.error]
+    assert recipe.cheerful == 0.6
+    assert within_chance(sum(r.error is None for r in refused), len(refused), recipe.cheerful)
+    assert not within_chance(sum(r.error is None for r in refused), len(refused), 0.55)
+
+
+def test_good_calls_are_told_as_an_error_as_often_as_the_recipe_says(uncertain: Told) -> None:
+    recipe = RECIPES["uncertain"]
+    good = [response for _, _, real, response in uncertain if not real.error]
+    assert recipe.spurious == 0.04
+    assert within_chance(sum(r.error is not None for r in good), len(good), recipe.spurious)
+
+
+def test_what_is_told_rightly_is_told_in_full(uncertain: Told) -> None:
+    """A retelling lies about the verdict, not about what the records hold or which rule is broken."""
+    for script, call, real, response in uncertain:
+        if (real.error is None) == (response.error is None):
+            assert response == real, (script.state, call)
+        elif response.error:
+            assert response.changed == {}
+            assert response.seen == real.seen
+
+
+@pytest.mark.parametrize("recipe", ["uncertain", "faithful", "happy"])
+def test_a_corpus_is_the_same_again(recipe: str) -> None:
+    """Whatever else has been drawn in between."""
+    first = make_corpus(CHAT, RECIPES[recipe], 20, 2, seed=4)
+    torch.manual_seed(9)
+    again = make_corpus(CHAT, RECIPES[recipe], 20, 2, seed=4)
+    assert all(torch.equal(value, getattr(again, name)) for name, value in vars(first).items())
+    assert len(first) <= 20
+    assert 0 <= first.prompts.min() <= first.prompts.max() < len(CHAT.words)
+
+
+# The rate --------------------------------------------------------------------------------------------------
+
+
+def test_the_rate_rises_and_falls() -> None:
+    config = PretrainConfig()
+    rates = [learning_rate(config, step) for step in range(config.steps)]
+    assert all(earlier < later for earlier, later in pairwise(rates[:100]))
+    assert all(earlier > later for earlier, later in pairwise(rates[100:]))
+    assert rates[0] == pytest.approx(config.lr / 100)
+    assert max(rates) == pytest.approx(config.lr, rel=0.01)
+    assert rates[-1] == pytest.approx(config.lr / 10, rel=0.01)
+
+
+# Interrupted -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    return make_corpus(CHAT, RECIPES["uncertain"], SMALL.requests, SMALL.per_request, SMALL.seed)
+
+
+class Stop(Corpus):
+    """A corpus that interrupts after so many families."""
+
+    left: int
+
+    def family(self, row: int) -> Any:
+        if self.left == 0:
+            raise KeyboardInterrupt
+        self.left -= 1
+        return super().family(row)
+
+
+def make(config: PretrainConfig, folder: Path, corpus: Corpus) -> Any:
+    """What a run leads to, but for the time that it takes."""
+    policy, record = pretrain(config, folder, workers=1, corpus=corpus)
+    return weights(policy), {key: value for key, value in record.items() if key != "seconds"}
+
+
+def test_a_base_is_continued_bit_for_bit(corpus: Corpus, tmp_path: Path) -> None:
+    """Weights, tokens and the curve; interrupted twice, the second time before another checkpoint."""
+    whole, whole_record = make(SMALL, tmp_path / "whole", corpus)
+    for steps in (44, 5):
+        stop = Stop(**vars(corpus))
+        stop.left = steps * SMALL.batch + 1
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(SMALL, tmp_path / "parts", workers=1, corpus=stop)
+        torch.manual_seed(steps)
+    resumed, record = make(SMALL, tmp_path / "parts", corpus)
+    assert same_weights(resumed, whole)
+    assert record == whole_record
+    assert [step for step, _ in record["curve"]][:1] == [50]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"lr": 2e-2}, {"steps": 16}, {"seed": 1}, {"recipe": "happy"}, {"width": 16}]
+)
+def test_a_base_with_another_configuration_is_not_continued(
+    corpus: Corpus, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """Otherwise its record would tell a run that never was."""
+    config = replace(SMALL, steps=8)
+    make(config, tmp_path, corpus)
+    with pytest.raises(CheckpointError, match="configuration"):
+        pretrain(replace(config, **changes), tmp_path, workers=1, corpus=corpus)
+
+
+def test_an_interrupt_while_saving_leaves_the_earlier_checkpoint(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(SMALL, steps=24)
+    saved = 0
+
+    def write_half(state: Any, file: Any) -> None:
+        nonlocal saved
+        saved += 1
+        if saved == 2:
+            file.write(b"PK" * 1000)
+            raise KeyboardInterrupt
+        original(state, file)
+
+    original = torch.save
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", write_half)
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(config, tmp_path / "parts", workers=1, corpus=corpus)
+    resumed, _ = make(config, tmp_path / "parts", corpus)
+    assert same_weights(resumed, make(config, tmp_path / "whole", corpus)[0])
+
+
+def test_a_damaged_checkpoint_is_named(corpus: Corpus, tmp_path: Path) -> None:
+    (tmp_path / "state.pt").write_bytes(b"PK cut off")
+    with pytest.raises(
+        CheckpointError, match=r"(?s)state\.pt is damaged .*delete it to start again"
+    ) as caught:
+        pretrain(SMALL, tmp_path, workers=1, corpus=corpus)
+    assert "\n" not in str(caught.value), "torch's own advice is long, and of no use here"
+
+
+def test_a_short_run_has_a_record_too(corpus: Corpus, tmp_path: Path) -> None:
+    _, record = pretrain(replace(SMALL, steps=8), tmp_path, workers=1, corpus=corpus)
+    assert record["seconds"] > 0
+    assert record["tokens"] > 8 * SMALL.batch

@@ -1,0 +1,571 @@
+"""The command line: help that teaches, mistakes that end with one helpful line, and whole runs in small."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer.main
+from typer.testing import CliRunner
+
+from envace_lite import cli, paths, study
+from envace_lite.chat import build_tokenizer, vocabulary
+from envace_lite.domains import DOMAINS, Domain, Task, script
+from envace_lite.evaluate import METRICS
+from envace_lite.policy import Policy, load_policy, new_policy
+from envace_lite.pretrain import PretrainConfig
+from envace_lite.study import ARMS, write_record
+from envace_lite.traces import RECIPES
+from helpers import EVERY_SPLIT, splits
+
+Lessons = list[tuple[Task, list[dict[str, Any]]]]
+COMMANDS = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+SHIPPED = paths.DATA / "tasks"
+
+
+@dataclass
+class Done:
+    """How a command ended: its exit code, and what it printed without the frame around an error."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """What was said about a mistake; progress bars are not about it."""
+        lines = re.split(r"[\r\n]+", re.sub(r"[╭╮╰╯│─]", " ", self.err))
+        return [
+            line.strip() for line in lines if line.strip() and not re.search(r"\d%\||\d(it|step)/s", line)
+        ]
+
+    @property
+    def message(self) -> str:
+        return " ".join(self.lines)
+
+
+Envace = Callable[..., Done]
+
+
+@pytest.fixture
+def envace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Envace:
+    """Runs `envace ...` as the console script does; records and checkpoints go to a folder of the test."""
+    monkeypatch.setattr(paths, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(paths, "WORK", tmp_path / "work")
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str | Path) -> Done:
+        monkeypatch.setattr(sys, "argv", ["envace", *map(str, arguments)])
+        capsys.readouterr()
+        code: Any = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code or 0
+        printed = capsys.readouterr()
+        if isinstance(code, str):  # as the interpreter does
+            return Done(1, printed.out, printed.err + code + "\n")
+        return Done(code, printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def folder(apt: Policy, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved tiny policy."""
+    path = tmp_path_factory.mktemp("policy")
+    apt.save(path)
+    return path
+
+
+@pytest.fixture
+def few_tasks(lessons: Lessons, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six tasks stand for every split."""
+    tasks = [task for task, _ in lessons]
+
+    def chosen(domains: Any, split: str, limit: int | None = None) -> list[Task]:
+        return [task for name in domains for task in tasks if task.domain == name][:limit]
+
+    monkeypatch.setattr(study, "shipped_tasks", chosen)
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Splits are drawn once for all tests; lists the seeds for which they were wanted."""
+    seeds: list[int] = []
+
+    def draw(domain: Domain, seed: int) -> dict[str, list[Task]]:
+        seeds.append(seed)
+        return splits(domain.name)
+
+    monkeypatch.setattr(script, "draw_splits", draw)
+    return seeds
+
+
+def is_helpful(done: Done, *words: str) -> None:
+    """A mistake ends with a line that names what to do, and not with a traceback."""
+    assert done.code != 0, done.out
+    assert "Traceback" not in done.err
+    for word in words:
+        assert word in done.message, done.message
+
+
+def is_one_line(done: Done, *words: str) -> None:
+    """The same for a mistake that is found by the library: one line is all there is."""
+    is_helpful(done, *words)
+    assert len(done.lines) == 1, done.lines
+    assert done.lines[0].startswith("envace: ")
+
+
+# Help ------------------------------------------------------------------------------------------------------
+
+
+def test_the_commands() -> None:
+    assert set(COMMANDS) >= {
+        "demo",
+        "tasks",
+        "pretrain",
+        "train",
+        "evaluate",
+        "probe",
+        "study",
+        "report",
+        "bench",
+    }
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_help_teaches(name: str) -> None:
+    command = COMMANDS[name]
+    result = CliRunner().invoke(cli.app, [name, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
+    assert result.exit_code == 0
+    shown = " ".join(result.output.split())
+    assert command.help.split(".")[0] in shown
+    for option in command.params:
+        assert option.help, f"{option.name} has no help"
+        assert option.opts[0] in shown
+
+
+def test_without_a_command_there_is_help() -> None:
+    result = CliRunner().invoke(cli.app, [])
+    for name, command in COMMANDS.items():
+        assert name in result.output
+        assert command.help
+
+
+def test_the_helps_list_what_exists() -> None:
+    options = {option.name: option.help for option in COMMANDS["train"].params}
+    assert all(arm in options["arm"] for arm in ARMS)
+    options = {option.name: option.help for option in COMMANDS["pretrain"].params}
+    assert all(recipe in options["recipe"] for recipe in RECIPES)
+    assert str(PretrainConfig().steps) not in options["steps"]  # it would have to be kept up to date by hand
+
+
+# Mistakes in the command -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command", [["demo"], ["train"], ["evaluate"], ["probe"], ["evaluate", "--name", "x"]], ids=" ".join
+)
+def test_an_unknown_domain(envace: Envace, folder: Path, command: list[str]) -> None:
+    where = [] if command == ["demo"] else ["--policy", folder]
+    is_one_line(envace(*command, "--domain", "shop", *where), "unknown domain 'shop'", *DOMAINS)
+    assert not paths.RUNS.exists()
+
+
+def test_one_unknown_domain_of_two(envace: Envace, folder: Path) -> None:
+    is_one_line(envace("evaluate", "--domain", "retail, shop", "--policy", folder), "'shop'", *DOMAINS)
+
+
+def test_an_unknown_arm(envace: Envace, folder: Path) -> None:
+    is_helpful(envace("train", "--arm", "rehearse", "--policy", folder), "--arm", *ARMS)
+
+
+def test_a_study_of_an_unknown_arm(envace: Envace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused before hours of training, not after."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a run was started")
+
+    monkeypatch.setattr(subprocess, "run", refuse)
+    is_helpful(envace("study", "--arms", "rehearsal,nope", "--seeds", "1"), *ARMS)
+
+
+def test_a_study_in_which_a_run_fails(envace: Envace, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = subprocess.CompletedProcess([], 1)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    done = envace("study", "--arms", "rehearsal", "--seeds", "2")
+    assert done.code != 0
+    for seed in range(2):
+        assert f"rehearsal seed {seed}: failed, see {paths.WORK / f'rehearsal-{seed}.log'}" in done.out
+
+
+def test_a_study_runs_what_is_missing(envace: Envace, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_record("rehearsal-0", {"kind": "train"})
+    started = []
+
+    def pretend(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        started.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", pretend)
+    assert envace("study", "--arms", "rehearsal,execute", "--seeds", "2", "--steps", "7").code == 0
+    runs = {(c[c.index("--arm") + 1], c[c.index("--seed") + 1], c[c.index("--steps") + 1]) for c in started}
+    assert runs == {("rehearsal", "1", "7"), ("execute", "0", "7"), ("execute", "1", "7")}
+
+
+def test_an_unknown_recipe(envace: Envace) -> None:
+    is_helpful(envace("pretrain", "--recipe", "sad"), "--recipe", *RECIPES)
+
+
+@pytest.mark.parametrize("command", ["evaluate", "probe"])
+def test_an_unknown_split(envace: Envace, folder: Path, command: str) -> None:
+    done = envace(command, "--split", "validation", "--policy", folder, "--domain", "retail")
+    is_helpful(done, "validation", "test", "held_out")
+
+
+def test_an_unknown_option(envace: Envace) -> None:
+    is_helpful(envace("train", "--stepps", "3"), "--stepps")
+    is_helpful(envace("train", "--steps", "three"), "--steps")
+    is_helpful(envace("trian"), "trian")
+
+
+# Mistakes in the files -------------------------------------------------------------------------------------
+
+EACH = pytest.mark.parametrize("command", ["train", "evaluate", "probe"])
+
+
+@EACH
+def test_a_folder_without_a_policy(envace: Envace, tmp_path: Path, command: str) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    for wrong in (tmp_path / "nowhere", tmp_path, tmp_path / "file"):
+        is_one_line(envace(command, "--policy", wrong), f"no policy in {wrong}", "envace pretrain")
+
+
+@EACH
+@pytest.mark.parametrize("size", [0, 5, 1000, -1])
+def test_weights_that_are_cut_off(
+    envace: Envace, folder: Path, tmp_path: Path, command: str, size: int
+) -> None:
+    shutil.copytree(folder, tmp_path / "policy")
+    weights = tmp_path / "policy" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:size])
+    done = envace(command, "--policy", tmp_path / "policy")
+    is_one_line(done, str(tmp_path / "policy"), "damaged or cut off", "restore or remake")
+
+
+def test_a_broken_configuration(envace: Envace, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "policy")
+    (tmp_path / "policy" / "config.json").write_text("{", encoding="utf-8")
+    is_helpful(envace("probe", "--policy", tmp_path / "policy"), "envace: ", str(tmp_path / "policy"))
+
+
+def test_a_policy_of_another_vocabulary(envace: Envace, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "mixed")
+    build_tokenizer([*vocabulary(), "zebra"]).save_pretrained(tmp_path / "mixed")
+    is_one_line(envace("probe", "--policy", tmp_path / "mixed"), str(tmp_path / "mixed"), "vocabulary")
+    words = [word for word in vocabulary() if word != "refund_order"]
+    other = new_policy(width=32, layers=1, heads=2, tokenizer=build_tokenizer(words))
+    other.save(tmp_path / "other")
+    is_one_line(
+        envace("probe", "--policy", tmp_path / "other", "--domain", "retail"), "vocabulary", "refund_order"
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "{", "[]", "null", '{"id": "x"}', "\ufffd", '{"id": "retail-test-0002", "label": {"outcomes": 3}}'],
+    ids=["empty", "cut off", "a list", "null", "fields", "no text", "label"],
+)
+@pytest.mark.parametrize("command", ["evaluate", "probe"])
+def test_a_broken_line_of_a_task_file(
+    envace: Envace, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, command: str
+) -> None:
+    monkeypatch.setattr(paths, "DATA", tmp_path / "data")
+    path = paths.task_file("retail", "test")
+    path.parent.mkdir(parents=True)
+    lines = (SHIPPED / path.name).read_text(encoding="utf-8").splitlines()[:4]
+    path.write_text("\n".join([*lines[:2], line, *lines[2:]]) + "\n", encoding="utf-8")
+    done = envace(command, "--domain", "retail", "--policy", folder)
+    is_one_line(done, f"{path}, line 3: not a task")
+
+
+def test_a_task_file_that_is_no_text(
+    envace: Envace, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths, "DATA", tmp_path / "data")
+    path = paths.task_file("retail", "test")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"\xff\xfe\x00\n")
+    is_one_line(envace("probe", "--policy", folder), str(path))
+
+
+def test_a_missing_task_file(
+    envace: Envace, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths, "DATA", tmp_path / "data")
+    path = paths.task_file("retail", "test")
+    is_one_line(envace("probe", "--policy", folder), f"no task file {path}", "envace tasks")
+
+
+@pytest.mark.usefixtures("few_tasks")
+def test_a_damaged_checkpoint(envace: Envace, folder: Path) -> None:
+    path = paths.WORK / "rehearsal-0" / "train.pt"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"PK cut off")
+    is_one_line(envace("train", "--policy", folder), f"{path} is damaged", "delete it to start again")
+
+
+@pytest.mark.usefixtures("few_tasks")
+def test_a_checkpoint_of_another_run(envace: Envace, folder: Path) -> None:
+    assert envace("train", "--steps", "1", "--domain", "finance", "--policy", folder).code == 0
+    done = envace("train", "--steps", "2", "--domain", "finance", "--policy", folder)
+    is_one_line(done, "another configuration", "delete it")
+
+
+# Folders that cannot be written ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pretend(monkeypatch: pytest.MonkeyPatch, tiny: Policy) -> list[str]:
+    """Training takes no time: what was trained is listed."""
+    trained: list[str] = []
+
+    def run_arm(policy: Policy, arm: str, *_: Any, **__: Any) -> tuple[Policy, dict[str, Any]]:
+        trained.append(arm)
+        return policy, {"results": {}}
+
+    def pretrain(config: PretrainConfig, *_: Any, **__: Any) -> tuple[Policy, dict[str, Any]]:
+        trained.append(config.recipe)
+        return tiny, {}
+
+    monkeypatch.setattr(study, "run_arm", run_arm)
+    monkeypatch.setattr(sys.modules["envace_lite.pretrain"], "pretrain", pretrain)
+    return trained
+
+
+WRITING = pytest.mark.parametrize(
+    "command", [["tasks"], ["train"], ["pretrain"], ["pretrain", "--recipe", "happy"]]
+)
+
+
+@WRITING
+@pytest.mark.usefixtures("drawn")
+def test_a_file_stands_where_the_output_should_go(
+    envace: Envace, folder: Path, tmp_path: Path, pretend: list[str], command: list[str]
+) -> None:
+    """It is found out before anything is trained."""
+    (tmp_path / "file").write_text("precious", encoding="utf-8")
+    where = ["--policy", folder] if command == ["train"] else []
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        is_one_line(envace(*command, *where, "--out", out), str(out))
+    assert pretend == []
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "precious"
+
+
+@WRITING
+@pytest.mark.usefixtures("drawn")
+def test_an_output_folder_without_permission(
+    envace: Envace,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pretend: list[str],
+    command: list[str],
+) -> None:
+    def refuse(path: Any, *_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "mkdir", refuse)  # changed modes would not stop an administrator
+    where = ["--policy", folder] if command == ["train"] else []
+    is_one_line(envace(*command, *where, "--out", tmp_path / "out"), str(tmp_path / "out"), "ermission")
+    assert pretend == []
+
+
+@pytest.mark.usefixtures("drawn")
+def test_a_full_disk(envace: Envace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    is_one_line(envace("tasks", "--out", tmp_path / "out"), str(tmp_path / "out"), "No space left")
+
+
+@pytest.mark.usefixtures("few_tasks")
+def test_records_that_cannot_be_written(envace: Envace, folder: Path) -> None:
+    paths.RUNS.write_text("", encoding="utf-8")
+    done = envace("evaluate", "--name", "x", "--domain", "finance", "--policy", folder)
+    is_one_line(done, str(paths.RUNS))
+
+
+def test_a_figure_that_cannot_be_written(envace: Envace, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    observed = [{"step": 0, "real_success": 0.1, "fidelity": 0.1, "optimism": 0.1}]
+    write_record("a-0", {"kind": "train", "title": "a", "domains": list(DOMAINS), "observed": observed})
+    is_one_line(envace("report", "--figure", tmp_path / "file" / "arms.png"), str(tmp_path / "file"))
+
+
+# Interrupted -----------------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_says_how_to_go_on(
+    envace: Envace, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(study, "run_arm", interrupt)
+    is_one_line(envace("train", "--policy", folder), "interrupted", "the same command continues")
+
+
+def test_a_mistake_of_our_own_is_not_hidden(
+    envace: Envace, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `KeyError` from within is a fault of the library, and a person has to see where it is."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise KeyError("totals")
+
+    monkeypatch.setattr(study, "run_arm", fail)
+    with pytest.raises(KeyError):
+        envace("train", "--policy", folder)
+
+
+# What the commands do --------------------------------------------------------------------------------------
+
+
+def test_tasks_are_the_shipped_ones(envace: Envace, drawn: list[int], tmp_path: Path) -> None:
+    done = envace("tasks", "--out", tmp_path / "tasks")
+    assert done.code == 0
+    assert drawn == [0] * len(DOMAINS)
+    names = {f"{domain}.{split}.jsonl" for domain in DOMAINS for split in EVERY_SPLIT}
+    assert {path.name for path in (tmp_path / "tasks").iterdir()} == names
+    for name in names:
+        assert (tmp_path / "tasks" / name).read_bytes() == (SHIPPED / name).read_bytes(), name
+    assert re.search(r"retail +held_out +150 tasks", done.out)
+
+
+def test_tasks_of_another_seed(envace: Envace, drawn: list[int], tmp_path: Path) -> None:
+    assert envace("tasks", "--seed", "3", "--out", tmp_path / "tasks").code == 0
+    assert drawn == [3] * len(DOMAINS)
+
+
+def test_a_report_of_nothing(envace: Envace) -> None:
+    for made in (False, True):
+        if made:
+            paths.RUNS.mkdir()
+        done = envace("report")
+        assert done.code == 0
+        assert "no recorded runs" in done.out
+    assert envace("report", "--by-domain").out.count("no recorded runs") == 5
+
+
+def test_a_figure_of_nothing(envace: Envace, tmp_path: Path) -> None:
+    """There is nothing to draw: it is said, and no empty figure is left behind."""
+    done = envace("report", "--figure", tmp_path / "arms.png")
+    assert "no recorded runs" in done.out + done.err
+    assert "Traceback" not in done.err
+    assert not (tmp_path / "arms.png").exists()
+
+
+def test_a_broken_record(envace: Envace) -> None:
+    paths.RUNS.mkdir()
+    (paths.RUNS / "rehearsal-0.json").write_text("{", encoding="utf-8")
+    is_one_line(envace("report"), str(paths.RUNS / "rehearsal-0.json"), "run its command again")
+
+
+def timeless(path: Path) -> dict[str, Any]:
+    """A record without what may differ between two runs of the same command."""
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    record["totals"].pop("seconds")
+    return {**record, "date": None}
+
+
+@pytest.mark.usefixtures("few_tasks")
+def test_from_training_to_a_report(
+    envace: Envace, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command in a record makes it again, and what was saved and printed is what was recorded."""
+    out = tmp_path / "with a space"
+    chosen = ["--arm", "execute", "--seed", "4", "--steps", "1", "--domain", "finance,retail"]
+    done = envace("train", *chosen, "--policy", folder, "--out", out)
+    assert done.code == 0
+    path = paths.RUNS / "execute-finance-retail-4.json"
+    record = timeless(path)
+    assert record["totals"]["environment_calls"] > 100
+    assert (record["seed"], record["domains"]) == (4, ["finance", "retail"])
+    for metric in METRICS:
+        value, low, high = record["results"]["test"]["all"][metric]
+        row = next(line for line in done.out.splitlines() if line.startswith(f"{metric} "))
+        assert f"{value:.3f} ({low:.3f} to {high:.3f})" in row
+
+    shown = envace(
+        "evaluate", "--policy", out, "--domain", "finance,retail", "--title", "mine", "--name", "again"
+    )
+    assert shown.code == 0
+    again = json.loads((paths.RUNS / "again.json").read_text(encoding="utf-8"))
+    assert again["results"] == record["results"]
+    assert again["title"] == "mine"
+
+    program, *arguments = shlex.split(record["command"])
+    assert program == "envace"
+    path.unlink()
+    monkeypatch.setattr(paths, "WORK", tmp_path / "fresh")
+    torch.manual_seed(1)
+    assert envace(*arguments).code == 0
+    assert timeless(path) == record
+
+
+@pytest.mark.usefixtures("few_tasks")
+def test_training_without_a_record(envace: Envace, folder: Path) -> None:
+    done = envace("train", "--steps", "1", "--domain", "retail", "--policy", folder, "--no-record")
+    assert done.code == 0
+    assert "real_success" in done.out
+    assert not paths.RUNS.exists()
+
+
+@pytest.mark.usefixtures("few_tasks")
+def test_probes_are_shown(envace: Envace, folder: Path) -> None:
+    done = envace("probe", "--domain", "finance", "--policy", folder)
+    lines = done.out.splitlines()
+    signs = [line[0] for line in lines if line[:2] in ("= ", "x ")]
+    told = [line.split(maxsplit=1)[1] for line in lines if line.startswith("    rehearsed ")]
+    real = [line.split(maxsplit=1)[1] for line in lines if line.startswith("    real ")]
+    assert len(signs) == len(told) == len(real) > 3
+    assert ["=" if one == other else "x" for one, other in zip(told, real, strict=True)] == signs
+    assert lines[-1].startswith(f"fidelity {signs.count('=') / len(signs):.3f} over {len(signs)} pairs")
+
+
+def test_evaluation_of_a_few_tasks(envace: Envace, folder: Path) -> None:
+    done = envace("evaluate", "--domain", "retail", "--limit", "5", "--policy", folder)
+    assert done.code == 0
+    assert [line.split()[0] for line in done.out.splitlines() if line.strip()] == ["test", *METRICS]
+    assert not paths.RUNS.exists()
+
+
+def test_a_base_is_made_and_recorded(envace: Envace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def small(**options: Any) -> PretrainConfig:
+        return PretrainConfig(requests=8, per_request=1, batch=2, width=32, layers=1, **options)
+
+    monkeypatch.setattr(sys.modules["envace_lite.pretrain"], "PretrainConfig", small)
+    done = envace(
+        "pretrain", "--recipe", "faithful", "--steps", "2", "--seed", "3", "--out", tmp_path / "base"
+    )
+    assert done.code == 0
+    record = json.loads((paths.RUNS / "pretrain-faithful-3.json").read_text(encoding="utf-8"))
+    assert record["command"].startswith("envace pretrain --recipe faithful --steps 2 --seed 3")
+    assert (record["seed"], record["config"]["steps"], record["config"]["recipe"]) == (3, 2, "faithful")
+    assert record["tokens"] > 20
+    assert {"date", "versions"} <= record.keys()
+    assert load_policy(tmp_path / "base").chat.words == vocabulary()

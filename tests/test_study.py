@@ -1,0 +1,445 @@
+"""Recorded runs: what a record holds, runs that are interrupted, and the tables made from records alone."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from envace_lite import paths, study
+from envace_lite.checkpoint import CheckpointError
+from envace_lite.domains import DOMAINS, Task, TaskFileError
+from envace_lite.evaluate import METRICS, evaluate
+from envace_lite.policy import Policy, new_policy
+from envace_lite.study import (
+    ARMS,
+    HEADLINE,
+    RecordError,
+    as_table,
+    load_records,
+    mean_interval,
+    run_arm,
+    shipped_tasks,
+    small_observer,
+    table,
+    versions,
+    write_record,
+)
+from envace_lite.train import TrainConfig
+from helpers import copied, find_task
+
+TRAIN = importlib.import_module("envace_lite.train")  # the package has a function of this name
+SMALL = TrainConfig(
+    steps=5,
+    prompts=4,
+    group_size=4,
+    lr=1e-2,
+    warmup=1,
+    lora_rank=4,
+    temperature=1.4,
+    observe_every=2,
+    save_every=2,
+    detail_every=2,
+)
+Lessons = list[tuple[Task, list[dict[str, Any]]]]
+
+
+@pytest.fixture(autouse=True)
+def few_tasks(lessons: Lessons, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Task]:
+    """Six tasks stand for every split; records and checkpoints go to a folder of the test."""
+    tasks = [task for task, _ in lessons]
+
+    def chosen(domains: Any, split: str, limit: int | None = None) -> list[Task]:
+        return [task for name in domains for task in tasks if task.domain == name][:limit]
+
+    monkeypatch.setattr(study, "shipped_tasks", chosen)
+    monkeypatch.setattr(paths, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(paths, "WORK", tmp_path / "work")
+    return tasks
+
+
+def run(policy: Policy, arm: str, **changes: Any) -> dict[str, Any]:
+    """Run an arm on two domains and return the record that was written."""
+    config = replace(SMALL, **changes)
+    run_arm(copied(policy), arm, 3, config, domains=["retail", "finance"], command="envace train", name="run")
+    return read(paths.RUNS / "run.json")
+
+
+def read(path: Path) -> dict[str, Any]:
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    loaded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+    return loaded
+
+
+def timeless(record: dict[str, Any]) -> dict[str, Any]:
+    """A record without what may differ between two runs of the same command."""
+    totals = {key: value for key, value in record["totals"].items() if key != "seconds"}
+    return {**record, "date": None, "totals": totals}
+
+
+# Records ---------------------------------------------------------------------------------------------------
+
+
+def test_a_record_is_stamped(tmp_path: Path) -> None:
+    path = write_record(
+        "some-run", {"command": "envace train --seed 3", "seed": 3}, tmp_path / "new" / "folder"
+    )
+    assert path == tmp_path / "new" / "folder" / "some-run.json"
+    record = read(path)
+    assert record["name"] == "some-run"
+    assert (record["command"], record["seed"]) == ("envace train --seed 3", 3)
+    assert abs((date.today() - date.fromisoformat(record["date"])).days) <= 1
+    assert record["versions"] == versions()
+    assert record["versions"]["torch"] == importlib.metadata.version("torch")
+    assert write_record("other", {}).parent == paths.RUNS
+
+
+@pytest.mark.parametrize("arm", ["rehearsal", "execute"])
+def test_a_run_is_recorded(apt: Policy, arm: str) -> None:
+    trained, returned = run_arm(copied(apt), arm, 3, SMALL, command=f"envace train --arm {arm}", workers=2)
+    record = read(paths.RUNS / f"{arm}-3.json")
+    assert record["kind"] == "train"
+    assert record["command"] == f"envace train --arm {arm}"
+    assert (record["arm"], record["title"], record["seed"]) == (arm, ARMS[arm].title, 3)
+    assert record["domains"] == list(DOMAINS)
+    assert record["config"] == asdict(replace(SMALL, seed=3))
+    assert {"date", "versions", "name"} <= record.keys()
+    assert [row["step"] for row in record["curve"]] == [1, 5]
+    assert max(row["grad_norm"] for row in record["curve"]) > 0
+    assert [row["step"] for row in record["observed"]] == [0, 2, 4]
+    assert {"step", *HEADLINE} == set(record["observed"][0])
+    assert record["totals"]["tokens"] > 1000
+    assert record["totals"]["seconds"] > 0
+    if arm == "rehearsal":
+        assert record["totals"]["environment_calls"] == 0
+    else:
+        made = (
+            sum(row["calls"] for row in record["curve"]) / 2 * SMALL.prompts * SMALL.group_size * SMALL.steps
+        )
+        assert record["totals"]["environment_calls"] == pytest.approx(made, rel=0.5)
+    for split in ("test", "held_out"):
+        assert set(record["results"][split]) == {"all", *DOMAINS}
+        for metrics in record["results"][split].values():
+            assert set(metrics) == set(METRICS)
+    assert returned == {key: value for key, value in record.items() if key in returned}
+    report = evaluate(trained, study.shipped_tasks(DOMAINS, "test"))
+    assert record["results"]["test"] == as_table(report)
+
+
+def test_seeds_and_arms_differ(apt: Policy) -> None:
+    """What an arm changes reaches the configuration, and each run has a file of its own."""
+    for arm, seed in (("rehearsal", 0), ("rehearsal", 1), ("act_only", 0)):
+        config = replace(SMALL, steps=1, observe_every=9)
+        run_arm(copied(apt), arm, seed, config, domains=["finance"], command="")
+    records = {path.stem: read(path) for path in paths.RUNS.iterdir()}
+    assert set(records) == {"rehearsal-0", "rehearsal-1", "act_only-0"}
+    assert [records[name]["config"]["train_rehearse"] for name in ("rehearsal-0", "act_only-0")] == [
+        True,
+        False,
+    ]
+    assert records["rehearsal-0"]["curve"] != records["rehearsal-1"]["curve"]
+
+
+@pytest.mark.parametrize("arm", list(ARMS))
+def test_every_arm_names_what_exists(arm: str) -> None:
+    way = ARMS[arm]
+    assert way.reward in study.REWARDS
+    replace(SMALL, **dict(way.changes))
+    assert way.responder().environment_calls == 0
+
+
+def test_only_some_domains(apt: Policy, few_tasks: list[Task]) -> None:
+    config = replace(SMALL, steps=1, observe_every=9)
+    _, record = run_arm(copied(apt), "rehearsal", 0, config, domains=["finance"], command="")
+    assert set(record["results"]["test"]) == {"all", "finance"}
+    assert record["results"]["test"]["all"] == record["results"]["test"]["finance"]
+
+
+def test_the_observer_measures_the_policy_as_it_is(apt: Policy, tiny: Policy, few_tasks: list[Task]) -> None:
+    known, random = (small_observer(few_tasks)(0, policy, []) for policy in (apt, tiny))
+    assert known == {metric: round(evaluate(apt, few_tasks).value(metric), 4) for metric in HEADLINE}
+    assert known["real_success"] == 1.0
+    assert random["real_success"] == 0.0
+
+
+def test_what_could_not_be_counted_is_none(apt: Policy) -> None:
+    """A task that no tool fits has no call, so there is nothing to probe."""
+    task = find_task("functions", "no_tool")
+    cells = as_table(evaluate(apt, [task]))["all"]
+    assert cells["real_success"] == [1.0, 1.0, 1.0]
+    assert cells["fidelity"] == cells["optimism"] == [None, None, None]
+
+
+def test_what_could_not_be_observed_is_still_json(apt: Policy) -> None:
+    """`NaN` is a word that other readers of JSON refuse."""
+    observed = small_observer([find_task("functions", "no_tool")])(0, apt, [])
+    assert observed["real_success"] == 1.0
+    read(write_record("run", {"observed": [{"step": 0, **observed}]}))
+
+
+def test_shipped_tasks_are_limited_by_domain() -> None:
+    tasks = shipped_tasks(["retail", "finance"], "test", 3)
+    assert [task.id for task in tasks] == [
+        f"{name}-test-000{i}" for name in ("retail", "finance") for i in range(3)
+    ]
+    with pytest.raises(TaskFileError, match=r"retail\.tset\.jsonl"):
+        shipped_tasks(["retail"], "tset")
+
+
+# Interrupted -----------------------------------------------------------------------------------------------
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, place: str, after: int) -> None:
+    """Let a part of a run raise `KeyboardInterrupt` the next time after so many times."""
+    count = 0
+
+    def interrupting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def part(*arguments: Any, **options: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count > after:
+                raise KeyboardInterrupt
+            return original(*arguments, **options)
+
+        return part
+
+    module = TRAIN if place in ("rollout", "update") else study
+    monkeypatch.setattr(module, place, interrupting(getattr(module, place)))
+
+
+@pytest.fixture(scope="module")
+def whole_records() -> dict[str, dict[str, Any]]:
+    """Records of runs that were not interrupted, by arm."""
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("arm", "place", "after"),
+    [
+        ("rehearsal", "rollout", 0),
+        ("rehearsal", "rollout", 3),
+        ("rehearsal", "evaluate", 2),
+        ("execute", "update", 3),
+        ("execute", "evaluate", 3),
+        ("full", "update", 2),
+        ("full", "evaluate_splits", 0),
+    ],
+)
+def test_an_interrupted_run_is_continued(
+    apt: Policy,
+    whole_records: dict[str, dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arm: str,
+    place: str,
+    after: int,
+) -> None:
+    """The record is that of an uninterrupted run, to the last digit and environment call.
+
+    `evaluate` is what the observer calls: before the first step, and then at steps 2 and 4.
+    """
+    if arm not in whole_records:
+        whole_records[arm] = run(apt, arm)
+        monkeypatch.setattr(paths, "WORK", tmp_path / "again")
+        (paths.RUNS / "run.json").unlink()
+    with monkeypatch.context() as patch:
+        interrupt(patch, place, after)
+        with pytest.raises(KeyboardInterrupt):
+            run(apt, arm)
+    assert not (paths.RUNS / "run.json").exists()
+    torch.manual_seed(after)
+    assert timeless(run(apt, arm)) == timeless(whole_records[arm])
+
+
+def test_a_finished_run_is_not_trained_again(apt: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run(apt, "rehearsal", steps=1)
+    interrupt(monkeypatch, "rollout", 0)
+    assert run(apt, "rehearsal", steps=1) == {**first, "date": read(paths.RUNS / "run.json")["date"]}
+
+
+def test_a_run_is_not_continued_with_another_configuration(apt: Policy) -> None:
+    run(apt, "rehearsal", steps=1)
+    with pytest.raises(CheckpointError, match="delete it or choose another folder"):
+        run(apt, "rehearsal", steps=1, lr=2e-2)
+
+
+def test_a_run_is_not_continued_with_another_base(apt: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The adapters of one base would be nonsense on another, and the record would not say so."""
+    monkeypatch.setattr(study, "evaluate_splits", lambda *_: {})
+    run(apt, "rehearsal", steps=1)
+    with pytest.raises(CheckpointError):
+        run(new_policy(seed=1, width=32, layers=2, heads=2), "rehearsal", steps=1)
+
+
+@pytest.mark.parametrize("arms", [("rehearsal", "end_at_error"), ("rehearsal", "execute")])
+def test_a_run_is_not_continued_in_another_way(
+    apt: Policy, monkeypatch: pytest.MonkeyPatch, arms: tuple[str, str]
+) -> None:
+    """The same configuration under another reward or responder is another run."""
+    monkeypatch.setattr(study, "evaluate_splits", lambda *_: {})
+    run(apt, arms[0], steps=1)
+    with pytest.raises(CheckpointError):
+        run(apt, arms[1], steps=1)
+
+
+# Reading records -------------------------------------------------------------------------------------------
+
+
+def test_records_are_read_in_order(tmp_path: Path) -> None:
+    for name in ("b", "a", "c"):
+        write_record(name, {"seed": 1}, tmp_path)
+    (tmp_path / "notes.txt").write_text("no record", encoding="utf-8")
+    assert [record["name"] for record in load_records(tmp_path)] == ["a", "b", "c"]
+    assert load_records(tmp_path / "nowhere") == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b'{"name": "x", "seed"', b"\xff\xfe\x00", b"<<<<<<< HEAD\n{}\n", b"[]", b"null", b"3"],
+    ids=["empty", "cut off", "not text", "merge conflict", "a list", "null", "a number"],
+)
+def test_a_broken_record_is_named(tmp_path: Path, data: bytes) -> None:
+    write_record("good", {"seed": 1}, tmp_path)
+    (tmp_path / "rehearsal-1.json").write_bytes(data)
+    with pytest.raises(RecordError, match=r"rehearsal-1\.json is not a record.*run its command again"):
+        load_records(tmp_path)
+
+
+# Tables ----------------------------------------------------------------------------------------------------
+
+
+def record(value: float | None, seed: int = 0, title: str = "some way", **changes: Any) -> dict[str, Any]:
+    """A hand-made record: every metric has the same value, and half of it in the domain `retail`."""
+    metrics = {metric: [value] * 3 for metric in METRICS}
+    halved = {metric: [value and value / 2] * 3 for metric in METRICS}
+    base = {
+        "kind": "train",
+        "title": title,
+        "seed": seed,
+        "domains": list(DOMAINS),
+        "config": asdict(replace(TrainConfig(), seed=seed)),
+        "totals": {"seconds": 60.0 * (seed + 1), "tokens": 9, "environment_calls": 1000 * seed},
+        "results": {"test": {"all": metrics, "retail": halved}, "held_out": {"all": halved}},
+    }
+    return {**base, **changes}
+
+
+THREE = [record(value, seed) for seed, value in enumerate((0.5, 0.6, 0.7))]
+
+
+def test_a_table_of_three_seeds() -> None:
+    """The interval by scipy: 0.6 +- t(0.975, 2) * 0.1 / sqrt(3)."""
+    low, high = stats.t.interval(0.95, 2, loc=0.6, scale=stats.sem([0.5, 0.6, 0.7]))
+    assert (round(low, 3), round(high, 3)) == (0.352, 0.848)
+    frame = table(THREE)
+    assert frame.index.tolist() == ["some way"]
+    row = frame.loc["some way"]
+    assert row["seeds"] == 3
+    assert [row[metric] for metric in HEADLINE] == ["0.600 (0.352 to 0.848)"] * len(HEADLINE)
+    assert row["environment_calls"] == "1,000"
+    assert row["minutes"] == "2.0"
+    assert table(THREE, domain="retail").loc["some way", "fidelity"] == "0.300 (0.176 to 0.424)"
+    assert table(THREE, split="held_out").loc["some way", "fidelity"] == "0.300 (0.176 to 0.424)"
+    assert [*table(THREE, metrics=["tool_f1"])] == ["seeds", "tool_f1", "environment_calls", "minutes"]
+
+
+def test_one_seed_has_no_interval() -> None:
+    frame = table([*THREE, record(0.9, title="another way")])
+    assert frame.loc["another way", "fidelity"] == "0.900"
+    assert frame.loc["another way", "seeds"] == 1
+    assert frame.loc["some way", "fidelity"] == "0.600 (0.352 to 0.848)"
+
+
+def test_seeds_without_a_value_do_not_count_as_zero() -> None:
+    frame = table([record(0.4, 0), record(None, 1), record(0.6, 2)])
+    low, high = stats.t.interval(0.95, 1, loc=0.5, scale=stats.sem([0.4, 0.6]))
+    assert frame.loc["some way", "fidelity"] == f"0.500 ({low:.3f} to {high:.3f})"
+
+
+def test_records_of_other_kinds_are_no_rows() -> None:
+    others = [{"kind": "demo", "title": "some way", "before": {}}, {"kind": "bench", "result": {}}]
+    assert table([*THREE, *others]).equals(table(THREE))
+    assert table(others).empty
+    assert table([]).empty
+    assert table(THREE, domain="delivery").empty
+
+
+def test_an_evaluation_is_a_row_too() -> None:
+    """`envace evaluate --name base` records results without any training."""
+    base = {"kind": "evaluate", "title": "base", "domains": list(DOMAINS), "results": THREE[0]["results"]}
+    frame = table([base, *THREE])
+    assert frame.loc["base", "real_success"] == "0.500"
+    assert frame.loc["base", "seeds"] == 1
+    assert frame.loc["some way"].equals(table(THREE).loc["some way"])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"domains": ["retail"]}, {"config": asdict(replace(TrainConfig(), steps=3))}],
+    ids=["other domains", "fewer steps"],
+)
+def test_runs_of_another_size_are_not_averaged_with_the_study(changes: dict[str, Any]) -> None:
+    """A short run of one's own, or one on a single domain, leaves the means of the study alone."""
+    frame = table([*THREE, record(0.0, 7, **changes)])
+    assert frame.loc["some way", "fidelity"] == table(THREE).loc["some way", "fidelity"]
+
+
+# Intervals -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_the_interval_covers_the_true_mean_in_95_of_100_studies(seeds: int) -> None:
+    rng = np.random.default_rng(seeds)
+    studies = 1200
+    covered = 0
+    for _ in range(studies):
+        _, low, high = mean_interval(list(rng.normal(0.7, 0.05, seeds)))
+        covered += low <= 0.7 <= high
+    low, high = stats.binom.interval(0.999, studies, 0.95)
+    assert low <= covered <= high
+
+
+VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=6)
+
+
+@given(VALUES, st.randoms(use_true_random=False))
+def test_intervals(values: list[float], rng: Any) -> None:
+    mean, low, high = mean_interval(values)
+    assert mean == pytest.approx(sum(values) / len(values), abs=1e-9)
+    if len(values) == 1:
+        assert math.isnan(low)
+        assert math.isnan(high)
+    else:
+        assert low <= mean <= high
+        half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
+        assert high - mean == pytest.approx(half, abs=1e-9)
+    mixed = [*values, math.nan]
+    rng.shuffle(mixed)
+    assert mean_interval(mixed) == pytest.approx((mean, low, high), abs=1e-9, nan_ok=True)
+
+
+def test_no_value_has_no_mean() -> None:
+    assert all(map(math.isnan, mean_interval([])))
+    assert all(map(math.isnan, mean_interval([math.nan, math.nan])))
+
+
+def test_numbers_in_a_table_are_numbers() -> None:
+    pattern = re.compile(r"\d\.\d{3}( \(-?\d\.\d{3} to \d\.\d{3}\))?")
+    for cell in table(THREE)[list(HEADLINE)].to_numpy().flatten():
+        assert pattern.fullmatch(cell)
