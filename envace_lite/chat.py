@@ -8,7 +8,7 @@ Hugging Face chat model understands, and `tokenizer.apply_chat_template` works a
     <def> cancel_order order needs pending gives cancelled
     <user> cancel_order o1 report o1 <end>
     <assistant> cancel_order o1 <end>
-    <tool> cancel_order o1 pending ok o1 cancelled <end>
+    <tool> cancel_order o1 pending needs pending ok o1 cancelled <end>
     <assistant> say cancelled <end>
 
 The template only ever appends, so the ids of a conversation are a prefix of the ids of a longer one. The act role

@@ -61,7 +61,7 @@ def tasks(
 ) -> None:
     """Draw the tasks of every domain and split again (1,000 train, 300 test, 150 held out)."""
     from envace_lite.domains import DOMAINS, save_tasks
-    from envace_lite.domains.script import draw_splits
+    from envace_lite.domains.draw import draw_splits
 
     out.mkdir(parents=True, exist_ok=True)
     for domain in DOMAINS.values():
@@ -73,35 +73,30 @@ def tasks(
 @app.command()
 def pretrain(
     recipe: Annotated[
-        str, typer.Option(help="uncertain (shipped), faithful or happy: what the traces are like.")
+        str, typer.Option(help="uncertain (the shipped one), faithful or happy.")
     ] = "uncertain",
     out: Annotated[Path | None, typer.Option(help="Folder for the base.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Optimiser steps.")] = None,
     seed: Seed = 0,
     workers: Annotated[int, typer.Option(help="Threads.")] = 2,
 ) -> None:
     """Make a base model by imitation of traces in which right and wrong occur side by side.
 
-    An interrupted run is continued by the same command.
+    Takes about half an hour on two cores. An interrupted run is continued by the same command.
     """
-    from dataclasses import asdict, replace
+    from dataclasses import asdict
 
-    from envace_lite.pretrain import PretrainConfig
+    from envace_lite.pretrain import BASES, PretrainConfig
     from envace_lite.pretrain import pretrain as make
     from envace_lite.study import write_record
-    from envace_lite.traces import RECIPES
 
-    if recipe not in RECIPES:
-        raise typer.BadParameter(f"there are the recipes {', '.join(RECIPES)}", param_hint="--recipe")
+    if recipe not in BASES:
+        raise typer.BadParameter(f"there are the recipes {', '.join(BASES)}", param_hint="--recipe")
     name = f"base-{recipe}-{seed}"
-    config = PretrainConfig(recipe=recipe, seed=seed)
-    config = replace(config, steps=steps) if steps else config
+    config = PretrainConfig(phases=BASES[recipe], seed=seed)
     policy, record = make(config, paths.WORK / name, workers=workers)
     policy.save(out or (paths.BASE if recipe == "uncertain" else paths.WORK / name / "policy"))
-    write_record(
-        f"pretrain-{recipe}-{seed}",
-        {"kind": "pretrain", "command": _command(), "seed": seed, "config": asdict(config), **record},
-    )
+    about = {"kind": "pretrain", "command": _command(), "seed": seed, "config": asdict(config)}
+    write_record(f"pretrain-{recipe}-{seed}", {**about, **record})
 
 
 @app.command()

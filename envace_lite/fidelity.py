@@ -12,9 +12,9 @@ from random import Random
 
 import pandas as pd
 
+from envace_lite.decoding import complete
 from envace_lite.domains import Task, get_domain
 from envace_lite.policy import Policy
-from envace_lite.rollout import complete
 from envace_lite.tools import ToolCall, ToolResponse, parse_calls
 
 

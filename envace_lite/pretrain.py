@@ -3,6 +3,10 @@
 What is simplified against the paper: its base is a released language model; this one is made in half an hour from
 the traces of `traces.py`. Both roles' tokens are imitated, prompts and headers are not. Nothing tells the model which
 trace is right.
+
+The traces come in two phases. On unreliable retellings alone the model learns to look things up, but hardly to compare
+what it has looked up with what a tool demands: the signal is drowned. So it reads true accounts first, and then
+unreliable ones, after which it is as unsure as they are.
 """
 
 from __future__ import annotations
@@ -24,68 +28,109 @@ from envace_lite.traces import RECIPES, Corpus, make_corpus
 
 
 @dataclass(frozen=True)
-class PretrainConfig:
-    """How the base is made."""
+class Phase:
+    """A stretch of imitation.
 
-    recipe: str = "uncertain"
-    """Name of a recipe of `traces.RECIPES`."""
+    Args:
+        recipe: name of a recipe of `traces.RECIPES`.
+        steps: optimiser steps, a multiple of eight.
+        lr: highest learning rate; 100 steps of warm-up, then a cosine to a tenth.
+        requests: number of different requests, each with `PretrainConfig.per_request` traces.
+    """
+
+    recipe: str
+    steps: int
+    lr: float
+    requests: int
+
+
+BASES = {
+    "uncertain": (Phase("faithful", 3200, 2e-3, 40_000), Phase("uncertain", 800, 5e-4, 12_000)),
+    "faithful": (Phase("faithful", 3200, 2e-3, 40_000),),
+    "happy": (Phase("happy", 3200, 2e-3, 40_000),),
+}
+"""The shipped base is `uncertain`. A `faithful` one leaves little to learn; a `happy` one does not know errors."""
+
+
+@dataclass(frozen=True)
+class PretrainConfig:
+    """How a base is made."""
+
+    phases: tuple[Phase, ...] = BASES["uncertain"]
+    """What is read, in order; each phase has an optimiser of its own."""
     seed: int = 0
     """Of the weights, the traces and their order."""
-    requests: int = 40_000
-    """Number of different requests."""
     per_request: int = 4
     """Traces a request: several agents, several retellings."""
-    steps: int = 3_000
-    """Optimiser steps."""
-    batch: int = 24
+    batch: int = 16
     """Requests a step."""
-    lr: float = 2e-3
-    """Highest learning rate; 100 steps of warm-up, then a cosine to a tenth."""
     width: int = 128
     """Hidden size of the model."""
     layers: int = 6
     """Number of layers."""
-    save_every: int = 500
-    """Steps between two checkpoints."""
+    save_every: int = 200
+    """Steps between two checkpoints, a multiple of eight."""
 
 
-def learning_rate(config: PretrainConfig, step: int) -> float:
+def learning_rate(phase: Phase, step: int) -> float:
     """Warm-up, then a cosine to a tenth of the highest rate."""
-    progress = step / max(config.steps, 1)
-    return config.lr * min(1.0, (step + 1) / 100) * (0.55 + 0.45 * math.cos(math.pi * progress))
+    progress = step / max(phase.steps, 1)
+    return phase.lr * min(1.0, (step + 1) / 100) * (0.55 + 0.45 * math.cos(math.pi * progress))
 
 
 def pretrain(
-    config: PretrainConfig, folder: Path | str, *, workers: int = 2, corpus: Corpus | None = None
+    config: PretrainConfig, folder: Path | str, *, workers: int = 2
 ) -> tuple[Policy, dict[str, Any]]:
     """Make a base model. Continues from `folder/state.pt` when an earlier run was interrupted.
 
+    Args:
+        folder: where the checkpoint goes.
+        workers: threads that share a step; set torch to one thread each.
+
     Returns:
-        The policy, and the record of the run (loss curve, seconds, tokens).
+        The policy, and the record of the run (loss curve, seconds, tokens imitated).
     """
-    state_file = Path(folder) / "state.pt"
+    path = Path(folder) / "state.pt"
     policy = new_policy(seed=config.seed, width=config.width, layers=config.layers)
-    if corpus is None:
-        corpus = make_corpus(
-            policy.chat, RECIPES[config.recipe], config.requests, config.per_request, config.seed
-        )
-    optimizer = torch.optim.AdamW(
-        policy.model.parameters(), lr=config.lr, betas=(0.9, 0.98), weight_decay=0.01
-    )
-    generator = torch.Generator().manual_seed(config.seed)
-    record: dict[str, Any] = {"curve": [], "seconds": 0.0, "tokens": 0}
-    first = 0
-    if state_file.is_file():
-        state = load_state(state_file)
+    state: dict[str, Any] = load_state(path) if path.is_file() else {}
+    record: dict[str, Any] = state.get("record", {"curve": [], "seconds": 0.0, "tokens": 0})
+    if state:
         policy.model.load_state_dict(state["model"])
+    for number, phase in enumerate(config.phases):
+        if number < state.get("phase", 0):
+            continue
+        corpus = make_corpus(
+            policy.chat, RECIPES[phase.recipe], phase.requests, config.per_request, config.seed + number
+        )
+        inside = state if state.get("phase") == number and "optimizer" in state else {}
+        imitate(policy, phase, corpus, config, record, path, number, inside, workers)
+        state = {}
+    return policy, record
+
+
+def imitate(
+    policy: Policy,
+    phase: Phase,
+    corpus: Corpus,
+    config: PretrainConfig,
+    record: dict[str, Any],
+    path: Path,
+    number: int,
+    state: dict[str, Any],
+    workers: int,
+) -> None:
+    """One phase; `state` is the checkpoint in it to continue from, or empty. Fills `record`."""
+    optimizer = torch.optim.AdamW(
+        policy.model.parameters(), lr=phase.lr, betas=(0.9, 0.98), weight_decay=0.01
+    )
+    generator = torch.Generator().manual_seed(config.seed + number)
+    if state:
         optimizer.load_state_dict(state["optimizer"])
         generator.set_state(state["generator"])
-        record, first = state["record"], state["step"]
-
     lengths = corpus.prompt_starts[1:] - corpus.prompt_starts[:-1]
     begin = time.perf_counter() - record["seconds"]
     losses: list[float] = []
-    bar = tqdm(range(first, config.steps), desc="pretrain", unit="step")
+    bar = tqdm(range(state.get("step", 0), phase.steps), desc=f"imitate {phase.recipe}", unit="step")
     for step in bar:
         if step % 8 == 0:  # eight batches of similar length are drawn at a time, to pad little
             rows = torch.randint(len(corpus), (8, config.batch), generator=generator).flatten()
@@ -98,28 +143,31 @@ def pretrain(
             return [-log_p[imitated[where]].sum() / count]  # noqa: B023 (called within this step)
 
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(config, step)
+            group["lr"] = learning_rate(phase, step)
         log_p, _, _ = policy.backward(families, loss, workers=workers)
         torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
         optimizer.step()
         losses.append(-log_p[imitated].mean().item())
         record["tokens"] += count
         if (step + 1) % 50 == 0:
-            record["curve"].append([step + 1, round(sum(losses) / len(losses), 4)])
+            record["curve"].append([number, step + 1, round(sum(losses) / len(losses), 4)])
             record["seconds"] = time.perf_counter() - begin
-            bar.set_postfix(loss=record["curve"][-1][1])
+            bar.set_postfix(loss=record["curve"][-1][-1])
             losses = []
-        if (
-            step + 1
-        ) % config.save_every == 0:  # a multiple of eight, so that a resumed run draws the same batches
+        if (step + 1) % config.save_every == 0 or step + 1 == phase.steps:
+            ended = step + 1 == phase.steps
             save_state(
-                state_file,
+                path,
                 {
                     "model": policy.model.state_dict(),
-                    "optimizer": optimizer.state_dict(),
-                    "generator": generator.get_state(),
                     "record": record,
-                    "step": step + 1,
+                    "phase": number + ended,
+                    # The next phase starts with an optimiser and an order of its own.
+                    **(
+                        {}
+                        if ended
+                        else {"optimizer": optimizer.state_dict(), "generator": generator.get_state()}
+                    ),
+                    **({} if ended else {"step": step + 1}),
                 },
             )
-    return policy, record

@@ -25,6 +25,8 @@ from jsonschema import Draft202012Validator
 from transformers.utils import get_json_schema
 
 Value = str | int
+UNKNOWN = "unknown"
+"""The value of a record that does not exist, and the rule that a call breaks which names one."""
 MAX_VALUE = 9
 """The largest amount that a record can hold: amounts are single digits."""
 
@@ -54,7 +56,7 @@ class World:
         self._changed: dict[str, Value] = {}
 
     def see(self, key: str) -> Value:
-        """Look a record up and show it in the response; refuses with `unknown`."""
+        """Look a record up and show it in the response; one that does not exist is shown, and refused, as `unknown`."""
         if key not in self.records:
             return self._unknown(key)
         self._seen.setdefault(key, self.records[key])
@@ -87,7 +89,7 @@ class World:
         self.set(key, min(max(total, 0), MAX_VALUE))
 
     def show(self, key: str, value: Value) -> None:
-        """Show a fact that is not a record of this world (for example the length of a month)."""
+        """Show a fact that is not a record of this world: the length of a month, what a tool demands."""
         self._seen[key] = value
 
     def refuse(self, rule: str) -> None:
@@ -95,7 +97,8 @@ class World:
         raise ToolError(rule)
 
     def _unknown(self, key: str) -> Value:
-        raise ToolError("unknown")
+        self._seen[key] = UNKNOWN
+        raise ToolError(UNKNOWN)
 
     def run(self, function: Callable[..., None], arguments: Mapping[str, Value]) -> ToolResponse:
         """Run one tool function as a transaction."""
@@ -143,7 +146,7 @@ class ToolResponse:
 
     @property
     def text(self) -> str:
-        """The compact sentence, `o3 pending ok o3 cancelled` or `o3 sent error status`."""
+        """The compact sentence, `o3 pending needs pending ok o3 cancelled` or `o3 sent needs pending error status`."""
         words = [f"{key} {value}" for key, value in self.seen.items()]
         words.append("ok" if self.error is None else f"error {self.error}")
         words += [f"{key} {value}" for key, value in self.changed.items()]

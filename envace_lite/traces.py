@@ -22,16 +22,8 @@ from tqdm.auto import tqdm
 
 from envace_lite.chat import Chat
 from envace_lite.domains import DOMAINS, Domain
-from envace_lite.domains.script import (
-    Episode,
-    NotDrawn,
-    Script,
-    Slips,
-    as_messages,
-    draw_script,
-    draw_toolbox,
-    play,
-)
+from envace_lite.domains.draw import NotDrawn, draw_script, draw_toolbox
+from envace_lite.domains.script import Episode, Script, Slips, as_messages, play
 from envace_lite.policy import Family
 from envace_lite.tools import Tool, ToolResponse, Value, World
 

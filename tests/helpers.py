@@ -14,7 +14,7 @@ from torch import Tensor
 
 from envace_lite.chat import Chat, build_tokenizer
 from envace_lite.domains import DOMAINS, Domain, Session, Task, get_domain
-from envace_lite.domains.script import draw_splits
+from envace_lite.domains.draw import draw_splits
 from envace_lite.policy import Policy
 from envace_lite.rollout import Trajectory
 from envace_lite.tools import ToolCall, ToolResponse, parse_calls

@@ -21,7 +21,7 @@ from envace_lite.traces import RECIPES, Corpus, Recipe, draw_script_for_trace, d
 from helpers import CHAT, EVERY_DOMAIN, same_weights, weights
 
 SMALL = PretrainConfig(
-    requests=30, per_request=2, steps=64, batch=3, lr=1e-2, width=32, layers=2, save_every=8
+    requests=30, per_request=2, steps=56, batch=2, lr=1e-2, width=32, layers=2, save_every=8
 )
 
 

@@ -28,7 +28,7 @@ from envace_lite.domains import (
     load_tasks,
     save_tasks,
 )
-from envace_lite.domains.script import SPLITS, draw_tasks, prompt_of
+from envace_lite.domains.draw import SPLITS, draw_tasks, prompt_of
 from envace_lite.tools import MAX_VALUE, ToolCall, ToolError, ToolResponse, parse_calls
 from envace_lite.traces import RECIPES, draw_script_for_trace
 from helpers import EVERY_DOMAIN, EVERY_SPLIT, carried_out, find_task, open_session, planned_calls, splits

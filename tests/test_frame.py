@@ -32,6 +32,7 @@ FLOORS = [
     "checkpoint",
     "traces",
     "pretrain",
+    "decoding",
     "rollout",
     "reward",
     "grpo",

@@ -24,6 +24,7 @@ import pytest
 import torch
 
 from envace_lite.chat import ACT, GIVEN, REHEARSE
+from envace_lite.decoding import complete
 from envace_lite.domains import Task
 from envace_lite.policy import CONTEXT, Family, Policy, with_lora
 from envace_lite.rollout import (
@@ -35,7 +36,6 @@ from envace_lite.rollout import (
     Responder,
     Simulate,
     Trajectory,
-    complete,
     rollout,
 )
 from envace_lite.tools import ToolCall, ToolResponse

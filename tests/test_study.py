@@ -50,7 +50,7 @@ SMALL = TrainConfig(
     lr=1e-2,
     warmup=1,
     lora_rank=4,
-    temperature=1.4,
+    temperature=1.1,
     observe_every=2,
     save_every=2,
     detail_every=2,
@@ -234,7 +234,6 @@ def whole_records() -> dict[str, dict[str, Any]]:
     [
         ("rehearsal", "rollout", 0),
         ("rehearsal", "rollout", 3),
-        ("rehearsal", "evaluate", 2),
         ("execute", "update", 3),
         ("execute", "evaluate", 3),
         ("full", "update", 2),
@@ -279,23 +278,33 @@ def test_a_run_is_not_continued_with_another_configuration(apt: Policy) -> None:
         run(apt, "rehearsal", steps=1, lr=2e-2)
 
 
-def test_a_run_is_not_continued_with_another_base(apt: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+def separate(apt: Policy, arm: str, fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run under the name of a finished one is refused, or it is what it would have been alone."""
+    try:
+        mixed = run(apt, arm, steps=1)
+    except CheckpointError as error:
+        assert "delete it" in str(error)  # noqa: PT017 (refusing is one of two good ends)
+        return
+    monkeypatch.setattr(paths, "WORK", fresh)
+    assert timeless(mixed) == timeless(run(apt, arm, steps=1))
+
+
+def test_a_run_is_not_continued_with_another_base(
+    apt: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The adapters of one base would be nonsense on another, and the record would not say so."""
-    monkeypatch.setattr(study, "evaluate_splits", lambda *_: {})
     run(apt, "rehearsal", steps=1)
-    with pytest.raises(CheckpointError):
-        run(new_policy(seed=1, width=32, layers=2, heads=2), "rehearsal", steps=1)
+    separate(new_policy(seed=1, width=32, layers=2, heads=2), "rehearsal", tmp_path / "fresh", monkeypatch)
 
 
-@pytest.mark.parametrize("arms", [("rehearsal", "end_at_error"), ("rehearsal", "execute")])
+@pytest.mark.parametrize("arm", ["end_at_error", "execute"])
 def test_a_run_is_not_continued_in_another_way(
-    apt: Policy, monkeypatch: pytest.MonkeyPatch, arms: tuple[str, str]
+    apt: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arm: str
 ) -> None:
     """The same configuration under another reward or responder is another run."""
     monkeypatch.setattr(study, "evaluate_splits", lambda *_: {})
-    run(apt, arms[0], steps=1)
-    with pytest.raises(CheckpointError):
-        run(apt, arms[1], steps=1)
+    run(apt, "rehearsal", steps=1)
+    separate(apt, arm, tmp_path / "fresh", monkeypatch)
 
 
 # Reading records -------------------------------------------------------------------------------------------
@@ -403,10 +412,10 @@ def test_runs_of_another_size_are_not_averaged_with_the_study(changes: dict[str,
 # Intervals -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 5])
+@pytest.mark.parametrize("seeds", [2, 3])
 def test_the_interval_covers_the_true_mean_in_95_of_100_studies(seeds: int) -> None:
     rng = np.random.default_rng(seeds)
-    studies = 1200
+    studies = 600
     covered = 0
     for _ in range(studies):
         _, low, high = mean_interval(list(rng.normal(0.7, 0.05, seeds)))

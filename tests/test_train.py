@@ -426,6 +426,17 @@ def test_a_step_draws_evenly_from_the_domains(apt: Policy, tasks: list[Task]) ->
     assert {drawn.count(name) for name in names} == {2}
 
 
+def test_every_step_draws_anew(apt: Policy, tasks: list[Task]) -> None:
+    """Other tasks, and other rollouts of the same task."""
+    config = replace(SMALL, prompts=12)
+    drawn, sampled = [], []
+    for step in (0, 1, 0):
+        drawn.append([t.task.id for t in collect(apt, tasks, config, step, Rehearse(), odd_length)[0]])
+        sampled.append([t.ids for t in collect(apt, tasks[:1], SMALL, step, Rehearse(), odd_length)[0]])
+    for kind in (drawn, sampled):
+        assert kind[0] == kind[2] != kind[1]
+
+
 def test_sampling_goes_on_until_enough_groups_differ(apt: Policy, tasks: list[Task]) -> None:
     """Three batches at most; those that differ are kept first."""
     seen: list[Trajectory] = []

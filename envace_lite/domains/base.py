@@ -15,9 +15,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
 
-from envace_lite.tools import Tool, ToolCall, ToolResponse, Value, World
+from envace_lite.tools import UNKNOWN, Tool, ToolCall, ToolResponse, Value, World
 
-UNKNOWN = "unknown"
 NO_TOOL = "cannot"
 
 

@@ -43,7 +43,7 @@ class Delivery(Domain):
         "money": ("wallet",),
         "amount": range(1, 6),
     }
-    lexicon = ("time",)
+    lexicon = ("time", "price", "hours")
     chooses = 1.0
 
     def sample_state(self, rng: Random) -> dict[str, Value]:

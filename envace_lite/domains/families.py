@@ -7,6 +7,9 @@ documentation; the tools that are held out are members that no trace and no trai
 The documentation is written in the compact language of the course and says exactly what the function does, in
 the order in which it does it: `order needs pending gives cancelled`. An argument's description is its kind, which a
 domain maps to the names that exist (`Domain.pools`).
+
+A function shows what it looked up and what it demands before it decides (`o1 sent needs pending error status`), so that
+each word of a response is one step away from the words before it.
 """
 
 from __future__ import annotations
@@ -44,6 +47,8 @@ def transition(kind: str, needs: str, gives: str, asks: str = "") -> Function:
 
     @documented(f"{asks} {kind} needs {needs} gives {gives}".strip(), target=kind)
     def function(world: World, target: str) -> None:
+        world.see(target)
+        world.show("needs", needs)
         world.need(target, needs)
         world.set(target, gives)
 
@@ -57,8 +62,10 @@ def consume(kind: str, wallet: int, time: int) -> Function:
     @documented(f"{kind} less 1 wallet less {wallet} time less {time}", target=kind)
     def function(world: World, target: str) -> None:
         world.add(target, -1, rule="stock")
-        world.add("wallet", -wallet, rule="wallet")
-        world.add("time", -time, rule="time")
+        for resource, name, amount in (("wallet", "price", wallet), ("time", "hours", time)):
+            world.see(resource)
+            world.show(name, amount)
+            world.add(resource, -amount, rule=resource)
 
     return function
 
@@ -157,6 +164,7 @@ def adjust(key: str, most: int) -> Function:
 
     @documented(f"{key} gives number most {most}", number="number")
     def function(world: World, number: int) -> None:
+        world.show("most", most)
         if number > most:
             world.refuse("range")
         world.set(key, number)

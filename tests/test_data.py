@@ -1,0 +1,330 @@
+"""What is shipped: tasks, the base, records; and that the README says what they say."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import shlex
+from collections import Counter
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer.main
+
+import envace_lite
+from envace_lite import cli, paths, study
+from envace_lite.chat import vocabulary
+from envace_lite.domains import DOMAINS, Task, load_tasks
+from envace_lite.domains.draw import prompt_of
+from envace_lite.policy import Policy, load_policy
+from envace_lite.pretrain import PretrainConfig
+from envace_lite.tools import World, parse_calls
+from envace_lite.train import TrainConfig
+from helpers import CHAT, EVERY_SPLIT, copied
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMANDS = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+PAGES = ["README.md", "CONTRIBUTING.md", "data/README.md", "data/base/README.md"]
+RECORDS = sorted(paths.RUNS.glob("*.json"))
+MEGABYTE = 2**20
+Lessons = list[tuple[Task, list[dict[str, Any]]]]
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The code blocks of a page in one language."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.S | re.M)
+    return [block for name, block in found if name == language]
+
+
+def parsed(command: str) -> dict[str, Any]:
+    """The options of an `envace` command; an unknown command or option is an error."""
+    program, name, *arguments = shlex.split(command, comments=True)
+    assert program == "envace"
+    options: dict[str, Any] = COMMANDS[name].make_context(name, arguments).params
+    return options
+
+
+# Tasks -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shipped() -> dict[tuple[str, str], list[Task]]:
+    """Every line of every task file."""
+    return {
+        (name, split): load_tasks(paths.task_file(name, split)) for name in DOMAINS for split in EVERY_SPLIT
+    }
+
+
+Shipped = dict[tuple[str, str], list[Task]]
+
+
+@pytest.mark.parametrize(("split", "least"), [("train", 1000), ("test", 300), ("held_out", 150)])
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_enough_tasks_are_shipped(shipped: Shipped, domain: str, split: str, least: int) -> None:
+    tasks = shipped[domain, split]
+    assert len(tasks) >= least
+    assert {task.domain for task in tasks} == {domain}
+    assert len({task.id for task in tasks}) == len(tasks)
+    lines = paths.task_file(domain, split).read_text(encoding="utf-8").splitlines()
+    assert [task.to_json() for task in tasks] == lines
+    for number in (len(tasks), f"{len(tasks):,}"):
+        if f"{number} `{split}`" in text("data/README.md"):
+            break
+    else:
+        pytest.fail(f"the data card gives another number of {split} tasks than {len(tasks)}")
+
+
+def test_there_are_no_other_task_files(shipped: Shipped) -> None:
+    expected = {paths.task_file(*key).name for key in shipped}
+    assert {path.name for path in (paths.DATA / "tasks").iterdir()} == expected
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_no_prompt_occurs_in_two_splits(shipped: Shipped, domain: str) -> None:
+    prompts = [prompt_of(task) for split in EVERY_SPLIT for task in shipped[domain, split]]
+    assert [prompt for prompt, count in Counter(prompts).items() if count > 1] == []
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_the_kinds_of_task_are_mixed_as_the_readme_says(shipped: Shipped, domain: str) -> None:
+    """Two thirds are instructions, one third goals, and three tools are held out."""
+    for split in EVERY_SPLIT:
+        goals = sum("goal" in task.tags for task in shipped[domain, split]) / len(shipped[domain, split])
+        assert goals == pytest.approx(1 / 3, abs=0.04)
+    assert len(DOMAINS[domain].held_out) == 3
+
+
+def test_the_data_is_small() -> None:
+    sizes = {path: path.stat().st_size for path in paths.DATA.rglob("*") if path.is_file()}
+    assert sum(sizes.values()) < 30 * MEGABYTE
+    assert max(sizes[path] for path in RECORDS) < MEGABYTE / 4
+
+
+def test_the_data_card_names_every_tag(shipped: Shipped) -> None:
+    card = text("data/README.md")
+    tags = {tag for tasks in shipped.values() for task in tasks for tag in task.tags}
+    for tag in tags:
+        assert f"`{re.sub(r'calls:[0-9]+', 'calls:N', tag)}`" in card, tag
+
+
+# The base --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def base() -> Policy:
+    return load_policy(paths.BASE)
+
+
+def test_the_base_loads(base: Policy) -> None:
+    assert base.chat.words == vocabulary()
+    assert base.chat.tokenizer.chat_template == CHAT.tokenizer.chat_template
+    assert not base.is_lora
+    assert all(torch.isfinite(p).all() for p in base.model.parameters())
+    assert sum(path.stat().st_size for path in paths.BASE.glob("*.safetensors")) < 8 * MEGABYTE
+
+
+def test_the_pages_give_the_size_of_the_base(base: Policy) -> None:
+    for page in ("README.md", "data/base/README.md"):
+        (million,) = re.findall(r"([\d.]+) million parameters", text(page))
+        assert float(million) == round(base.parameters() / 1e6, 1), page
+    (words,) = re.findall(r"(\d+) words", text("data/base/README.md"))
+    assert int(words) == len(base.chat.words)
+
+
+def test_the_base_has_a_model_card_and_a_record() -> None:
+    card = text("data/base/README.md")
+    commands = re.findall(r"envace pretrain[^`\n]*", card)
+    assert commands
+    made = [record for record in map(read, RECORDS) if record.get("kind") == "pretrain"]
+    made = [record for record in made if record["config"]["recipe"] == "uncertain"]
+    assert made, "no record says how the base was made"
+    for record in made:
+        options = parsed(record["command"])
+        changes = {"steps": options["steps"]} if options["steps"] else {}
+        config = replace(PretrainConfig(recipe=options["recipe"], seed=options["seed"]), **changes)
+        assert record["config"] == asdict(config), "its command would now make another base"
+        losses = [loss for _, loss in record["curve"]]
+        assert losses[-1] < 0.5 * losses[0]
+
+
+# Records ---------------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> dict[str, Any]:
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{path.name}: {word} is not JSON")
+
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+    return record
+
+
+def test_there_are_records() -> None:
+    assert len(study.load_records()) == len(RECORDS) > 0
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_a_record_says_how_to_make_it_again(path: Path) -> None:
+    record = read(path)
+    assert record["name"] == path.stem
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", record["date"])
+    assert {"python", "torch", "transformers", "peft", "envace_lite"} <= record["versions"].keys()
+    assert isinstance(record["seed"], int)
+    options = parsed(record["command"])
+    assert options.get("seed", record["seed"]) == record["seed"]
+    assert "config" in record or record["kind"] in ("evaluate", "bench")
+
+
+def trainings() -> list[dict[str, Any]]:
+    """The records of full runs; there have to be some."""
+    found = [record for record in map(read, RECORDS) if record.get("kind") == "train"]
+    assert found, "no full run is recorded"
+    return found
+
+
+def test_a_recorded_training_is_what_its_command_says() -> None:
+    for record in trainings():
+        name, options = record["name"], parsed(record["command"])
+        way = study.ARMS[options["arm"]]
+        config = replace(TrainConfig(steps=options["steps"], seed=options["seed"]), **dict(way.changes))
+        assert record["config"] == asdict(config), name
+        assert (record["arm"], record["title"]) == (options["arm"], way.title), name
+        domains = list(DOMAINS) if options["domain"] == "all" else options["domain"].split(",")
+        assert record["domains"] == domains, name
+        assert record["curve"][-1]["step"] == config.steps // 5 * 5, name
+        assert record["observed"][0]["step"] == 0, name
+        assert (record["totals"]["environment_calls"] > 0) == (options["arm"] == "execute"), name
+        assert 0 < record["totals"]["seconds"] <= 3600, name
+        assert record["totals"]["tokens"] > config.steps * config.prompts * config.group_size, name
+        for split in ("test", "held_out"):
+            assert set(record["results"][split]) == {"all", *domains}, name
+
+
+def test_seeds_of_an_arm_share_everything_else() -> None:
+    """Means over seeds are means of one and the same experiment."""
+    seen: dict[tuple[str, str], dict[str, Any]] = {}
+    for record in trainings():
+        about = {**record["config"], "seed": None}
+        key = record["title"], str(record["domains"])
+        assert seen.setdefault(key, about) == about, record["name"]
+
+
+# The README ------------------------------------------------------------------------------------------------
+
+
+def test_the_tables_of_the_readme_come_from_the_records() -> None:
+    """To the last character: `envace_lite.study.readme_tables` writes them."""
+    found = re.findall(r"<!-- results:START -->\n(.*?)\n<!-- results:END -->", text("README.md"), re.S)
+    assert len(found) == 1
+    tables = study.readme_tables()
+    assert found[0].strip() == tables.strip()
+    assert re.search(r"\| [01]\.\d{3} \([\d. -]+to [\d. -]+\) \|", tables), "no interval over seeds"
+    assert all(name in tables for name in DOMAINS)
+
+
+def names_imported(source: str) -> list[tuple[str, str]]:
+    """(module, name) of everything that a piece of code imports from somewhere."""
+    imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
+    return [(str(node.module), alias.name) for node in imports for alias in node.names]
+
+
+def test_the_python_of_the_readme_runs(
+    apt: Policy, lessons: Lessons, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a tiny policy and a few tasks in place of the shipped ones."""
+    (source,) = blocks(text("README.md"), "python")
+    code = compile(source, "README.md", "exec")
+    imported = names_imported(source)
+    assert ("envace_lite", "train") in imported
+    for module, name in imported:
+        assert hasattr(importlib.import_module(module), name), name
+        assert name in envace_lite.__all__
+    small = TrainConfig(steps=2, prompts=2, group_size=4, lora_rank=4)
+    monkeypatch.setattr(envace_lite, "load_policy", lambda _: copied(apt))
+    monkeypatch.setattr(envace_lite, "TrainConfig", lambda **_: small)
+    monkeypatch.setattr(envace_lite, "shipped_tasks", lambda *_: [task for task, _ in lessons])
+    scope: dict[str, Any] = {}
+    exec(code, scope)
+    assert len(scope["log"].rows) == 2
+    printed = capsys.readouterr().out
+    assert lessons[0][0].id in printed
+    assert "real_success" in printed
+
+
+def test_everything_in_all_exists() -> None:
+    assert [name for name in envace_lite.__all__ if not hasattr(envace_lite, name)] == []
+    assert envace_lite.__all__ == sorted(envace_lite.__all__, key=lambda name: (not name.isupper(), name))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_that_is_named_exists(page: str) -> None:
+    named = re.findall(r"(?:^|`|&& |run |bin/|\\)envace (\w+)", text(page), re.M)
+    assert set(named) <= set(COMMANDS)
+    if page == "README.md":
+        assert {"demo", "train", "evaluate", "probe", "pretrain", "study", "report"} <= set(named)
+
+
+def test_every_command_line_of_the_readme_is_understood() -> None:
+    (block,) = [block for block in blocks(text("README.md"), "bash") if "envace train" in block]
+    lines = [part.strip() for line in block.splitlines() for part in line.split("#")[0].split("&&")]
+    for line in filter(None, lines):
+        options = parsed(line)
+        assert options.get("arm", "rehearsal") in study.ARMS
+        assert options.get("domain") in {None, "all", *DOMAINS}
+        assert options.get("recipe", "uncertain") in ("uncertain", "faithful", "happy")
+
+
+def test_every_make_target_that_is_named_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", text("Makefile"), re.M))
+    for page in PAGES[:2]:
+        assert set(re.findall(r"(?:^|`)make ([a-z]+)", text(page), re.M)) <= targets
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_within_the_project_leads_somewhere(page: str) -> None:
+    folder = (ROOT / page).parent
+    for target in re.findall(r"\]\(([^)#]+)", text(page)):
+        assert target.startswith("https://") or (folder / target).exists(), target
+
+
+def test_the_readme_lists_the_modules_of_the_library() -> None:
+    rows = re.findall(r"^\| (`.*?) \|", text("README.md").split("## The library")[1], re.M)
+    listed = {name.strip("/") for row in rows for name in re.findall(r"`([\w/]+)`", row)}
+    files = {path.stem for path in (ROOT / "envace_lite").iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert listed <= files
+    assert files - listed <= {"__init__", "__pycache__", "paths", "checkpoint", "bench"}
+
+
+def test_the_rollout_of_the_readme_could_have_happened() -> None:
+    """Each word is in the vocabulary, and each response is that of the real environment."""
+    (block,) = [block for block in blocks(text("README.md"), "") if block.startswith("<system>")]
+    lines = [re.split(r"\s{3,}", line)[0] for line in block.splitlines()]
+    CHAT.encode(" ".join(lines))
+    _, name, *facts, _ = lines[0].split()
+    domain = DOMAINS[name]
+    schemas = []
+    for line in lines:
+        if line.startswith("<def>"):
+            _, tool, documentation = line.split(maxsplit=2)
+            assert domain.tools[tool].documentation == documentation
+            schemas.append(domain.tools[tool].schema)
+    world = World(dict(zip(facts[::2], facts[1::2], strict=True)))
+    calls = [
+        line.split(maxsplit=1)[1].removesuffix(" <end>") for line in lines if line.startswith("<assistant>")
+    ]
+    responses = [
+        line.split(maxsplit=2)[2].removesuffix(" <end>") for line in lines if line.startswith("<tool>")
+    ]
+    for written, response in zip(calls[:-1], responses, strict=True):
+        (call,) = parse_calls(written, schemas)
+        assert domain.tools[call.name].call(world, call.arguments).text == response
+    (user,) = [line.split() for line in lines if line.startswith("<user>")]
+    assert calls[-1] == f"say {world.records[user[-2]]}"
