@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,11 @@ from typer.testing import CliRunner
 
 from envace_lite import cli, paths, study
 from envace_lite.chat import build_tokenizer, vocabulary
-from envace_lite.domains import DOMAINS, Domain, Task, script
+from envace_lite.domains import DOMAINS, Domain, Task, draw
 from envace_lite.evaluate import METRICS
 from envace_lite.policy import Policy, load_policy, new_policy
-from envace_lite.pretrain import PretrainConfig
+from envace_lite.pretrain import BASES, Phase, PretrainConfig
 from envace_lite.study import ARMS, write_record
-from envace_lite.traces import RECIPES
 from helpers import EVERY_SPLIT, splits
 
 Lessons = list[tuple[Task, list[dict[str, Any]]]]
@@ -105,11 +104,11 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Splits are drawn once for all tests; lists the seeds for which they were wanted."""
     seeds: list[int] = []
 
-    def draw(domain: Domain, seed: int) -> dict[str, list[Task]]:
+    def once(domain: Domain, seed: int) -> dict[str, list[Task]]:
         seeds.append(seed)
         return splits(domain.name)
 
-    monkeypatch.setattr(script, "draw_splits", draw)
+    monkeypatch.setattr(draw, "draw_splits", once)
     return seeds
 
 
@@ -168,8 +167,7 @@ def test_the_helps_list_what_exists() -> None:
     options = {option.name: option.help for option in COMMANDS["train"].params}
     assert all(arm in options["arm"] for arm in ARMS)
     options = {option.name: option.help for option in COMMANDS["pretrain"].params}
-    assert all(recipe in options["recipe"] for recipe in RECIPES)
-    assert str(PretrainConfig().steps) not in options["steps"]  # it would have to be kept up to date by hand
+    assert all(recipe in options["recipe"] for recipe in BASES)
 
 
 # Mistakes in the command -----------------------------------------------------------------------------------
@@ -226,7 +224,7 @@ def test_a_study_runs_what_is_missing(envace: Envace, monkeypatch: pytest.Monkey
 
 
 def test_an_unknown_recipe(envace: Envace) -> None:
-    is_helpful(envace("pretrain", "--recipe", "sad"), "--recipe", *RECIPES)
+    is_helpful(envace("pretrain", "--recipe", "sad"), "--recipe", *BASES)
 
 
 @pytest.mark.parametrize("command", ["evaluate", "probe"])
@@ -347,7 +345,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, tiny: Policy) -> list[str]:
         return policy, {"results": {}}
 
     def pretrain(config: PretrainConfig, *_: Any, **__: Any) -> tuple[Policy, dict[str, Any]]:
-        trained.append(config.recipe)
+        trained.append(config.phases[-1].recipe)
         return tiny, {}
 
     monkeypatch.setattr(study, "run_arm", run_arm)
@@ -555,17 +553,17 @@ def test_evaluation_of_a_few_tasks(envace: Envace, folder: Path) -> None:
 
 
 def test_a_base_is_made_and_recorded(envace: Envace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def small(**options: Any) -> PretrainConfig:
-        return PretrainConfig(requests=8, per_request=1, batch=2, width=32, layers=1, **options)
+    def small(phases: tuple[Phase, ...], seed: int) -> PretrainConfig:
+        phases = tuple(replace(phase, steps=8, requests=8) for phase in phases)
+        return PretrainConfig(phases, seed, per_request=1, batch=2, width=32, layers=1)
 
     monkeypatch.setattr(sys.modules["envace_lite.pretrain"], "PretrainConfig", small)
-    done = envace(
-        "pretrain", "--recipe", "faithful", "--steps", "2", "--seed", "3", "--out", tmp_path / "base"
-    )
+    done = envace("pretrain", "--recipe", "uncertain", "--seed", "3", "--out", tmp_path / "base")
     assert done.code == 0
-    record = json.loads((paths.RUNS / "pretrain-faithful-3.json").read_text(encoding="utf-8"))
-    assert record["command"].startswith("envace pretrain --recipe faithful --steps 2 --seed 3")
-    assert (record["seed"], record["config"]["steps"], record["config"]["recipe"]) == (3, 2, "faithful")
+    record = json.loads((paths.RUNS / "pretrain-uncertain-3.json").read_text(encoding="utf-8"))
+    assert record["command"].startswith("envace pretrain --recipe uncertain --seed 3")
+    assert record["seed"] == record["config"]["seed"] == 3
+    assert [phase["recipe"] for phase in record["config"]["phases"]] == ["faithful", "uncertain"]
     assert record["tokens"] > 20
     assert {"date", "versions"} <= record.keys()
     assert load_policy(tmp_path / "base").chat.words == vocabulary()

@@ -20,7 +20,7 @@ from envace_lite.policy import Family, Policy, with_lora
 from envace_lite.rollout import Execute, Rehearse, Responder, Simulate, Trajectory, rollout
 from envace_lite.tools import Tool
 from envace_lite.train import TrainConfig, TrainLog, collect, learning_rate, metrics, train, update
-from helpers import copied, same_weights, weights
+from helpers import copied, same_weights, splits, weights
 
 Lessons = list[tuple[Task, list[dict[str, Any]]]]
 SMALL = TrainConfig(
@@ -428,11 +428,11 @@ def test_a_step_draws_evenly_from_the_domains(apt: Policy, tasks: list[Task]) ->
 
 def test_every_step_draws_anew(apt: Policy, tasks: list[Task]) -> None:
     """Other tasks, and other rollouts of the same task."""
-    config = replace(SMALL, prompts=12)
+    many = splits("retail")["train"][:50]
     drawn, sampled = [], []
     for step in (0, 1, 0):
-        drawn.append([t.task.id for t in collect(apt, tasks, config, step, Rehearse(), odd_length)[0]])
-        sampled.append([t.ids for t in collect(apt, tasks[:1], SMALL, step, Rehearse(), odd_length)[0]])
+        drawn.append([t.task.id for t in collect(apt, many, SMALL, step, Rehearse(), lambda _: 0.0)[0]])
+        sampled.append([t.ids for t in collect(apt, tasks[:1], SMALL, step, Rehearse(), lambda _: 0.0)[0]])
     for kind in (drawn, sampled):
         assert kind[0] == kind[2] != kind[1]
 
