@@ -36,18 +36,20 @@ class Phase:
         steps: optimiser steps, a multiple of eight.
         lr: highest learning rate; 100 steps of warm-up, then a cosine to a tenth.
         requests: number of different requests, each with `PretrainConfig.per_request` traces.
+        batch: requests a step.
     """
 
     recipe: str
     steps: int
     lr: float
     requests: int
+    batch: int = 24
 
 
 BASES = {
-    "uncertain": (Phase("faithful", 3200, 2e-3, 40_000), Phase("uncertain", 800, 5e-4, 12_000)),
-    "faithful": (Phase("faithful", 3200, 2e-3, 40_000),),
-    "happy": (Phase("happy", 3200, 2e-3, 40_000),),
+    "uncertain": (Phase("faithful", 2800, 2e-3, 56_000), Phase("uncertain", 600, 5e-4, 14_400)),
+    "faithful": (Phase("faithful", 2800, 2e-3, 56_000),),
+    "happy": (Phase("happy", 2800, 2e-3, 56_000),),
 }
 """The shipped base is `uncertain`. A `faithful` one leaves little to learn; a `happy` one does not know errors."""
 
@@ -62,8 +64,6 @@ class PretrainConfig:
     """Of the weights, the traces and their order."""
     per_request: int = 4
     """Traces a request: several agents, several retellings."""
-    batch: int = 16
-    """Requests a step."""
     width: int = 128
     """Hidden size of the model."""
     layers: int = 6
@@ -133,7 +133,7 @@ def imitate(
     bar = tqdm(range(state.get("step", 0), phase.steps), desc=f"imitate {phase.recipe}", unit="step")
     for step in bar:
         if step % 8 == 0:  # eight batches of similar length are drawn at a time, to pad little
-            rows = torch.randint(len(corpus), (8, config.batch), generator=generator).flatten()
+            rows = torch.randint(len(corpus), (8, phase.batch), generator=generator).flatten()
             batches = rows[lengths[rows].argsort()].view(8, -1)[torch.randperm(8, generator=generator)]
         families, roles = zip(*(corpus.family(row) for row in batches[step % 8].tolist()), strict=True)
         imitated = torch.cat(roles) != GIVEN

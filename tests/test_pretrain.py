@@ -1,113 +1,251 @@
-"""Traces as token ids, and the base that is made of them; `test_base.py` has the recipes and the interrupts."""
+"""Making the base: how often a retelling lies, and runs that are interrupted or asked for something else."""
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 import torch
+from scipy.stats import binom
 
-from envace_lite.chat import ACT, GIVEN, REHEARSE
-from envace_lite.domains.script import Script, Slips, play
-from envace_lite.policy import Policy
-from envace_lite.pretrain import PretrainConfig, pretrain
-from envace_lite.tools import World
-from envace_lite.traces import RECIPES, Corpus, Retelling, draw_script_for_trace, make_corpus
+from envace_lite.checkpoint import CheckpointError
+from envace_lite.domains.script import Script
+from envace_lite.pretrain import BASES, Phase, PretrainConfig, learning_rate, pretrain
+from envace_lite.tools import ToolCall, ToolResponse, World
+from envace_lite.traces import RECIPES, Corpus, Recipe, draw_script_for_trace, draw_traces, make_corpus
 from helpers import CHAT, EVERY_DOMAIN, same_weights, weights
 
-SMALL = PretrainConfig(requests=40, per_request=2, steps=20, batch=4, width=32, layers=1, save_every=8)
+PRETRAIN = importlib.import_module("envace_lite.pretrain")
+SMALL = PretrainConfig(
+    phases=(Phase("faithful", 16, 1e-2, 12, batch=2), Phase("uncertain", 56, 1e-2, 12, batch=2)),
+    per_request=2,
+    width=32,
+    layers=2,
+    save_every=8,
+)
+
+
+def told(recipe: Recipe, requests: int) -> Iterator[tuple[Script, ToolCall, ToolResponse, ToolResponse]]:
+    """Each call of the traces of some requests: the real response to it, and what was told.
+
+    Real means: of the real tool in a world in which everything that was told before has come true.
+    """
+    rng = Random(5)
+    for _ in range(requests):
+        script = draw_script_for_trace(rng.choice(EVERY_DOMAIN), recipe, rng)
+        for trace in draw_traces(script, recipe, 2, rng):
+            world = World(script.state)
+            for call, response in trace.exchanges():
+                real = script.tool(call.name).call(World(world.records), call.arguments)
+                yield script, call, real, response
+                world.records.update(response.changed)
+
+
+# Retellings ------------------------------------------------------------------------------------------------
+
+
+def test_a_faithful_retelling_is_the_real_world() -> None:
+    """Even under a sloppy agent, who runs into many errors."""
+    recipe = replace(RECIPES["faithful"], slips=RECIPES["uncertain"].slips)
+    errors = successes = 0
+    for _, _, real, response in told(recipe, 300):
+        assert response == real
+        errors += real.error is not None
+        successes += real.error is None
+    assert min(errors, successes) > 100
+
+
+def test_a_happy_retelling_has_no_error_where_the_real_world_has_many() -> None:
+    real_errors = 0
+    for _, _, real, response in told(RECIPES["happy"], 300):
+        assert response.error is None
+        if real.error is None:
+            assert response == real
+        real_errors += real.error is not None
+    assert real_errors > 100
+
+
+def within_chance(count: int, trials: int, share: float) -> bool:
+    low, high = binom.interval(0.9999, trials, share)
+    return bool(low <= count <= high)
 
 
 @pytest.fixture(scope="module")
-def corpus() -> Corpus:
-    return make_corpus(CHAT, RECIPES["uncertain"], prompts=40, per_prompt=2, seed=0)
+def uncertain() -> list[tuple[Script, ToolCall, ToolResponse, ToolResponse]]:
+    return list(told(RECIPES["uncertain"], 1000))
 
 
-# Traces ----------------------------------------------------------------------------------------------------
+Told = list[tuple[Script, ToolCall, ToolResponse, ToolResponse]]
 
 
-def test_families_are_whole_conversations(corpus: Corpus) -> None:
-    traces = 0
-    for row in range(len(corpus)):
-        family, roles = corpus.family(row)
-        start = 0
-        assert CHAT.decode(family.prompt[-1:]) == "<assistant>"
-        for completion in family.completions:
-            end = start + len(completion)
-            whole = [*family.prompt, *completion]
-            assert roles[start:end].tolist() == CHAT.role_ids(whole)[len(family.prompt) :]
-            assert completion[-1] == CHAT.end
-            start, traces = end, traces + 1
-        assert start == len(roles)
-    assert len(corpus) == 40
-    assert traces == 80
-    assert {GIVEN, ACT, REHEARSE} == set(corpus.roles.tolist())
+def test_refused_calls_are_told_as_a_success_as_often_as_the_recipe_says(uncertain: Told) -> None:
+    recipe = RECIPES["uncertain"]
+    refused = [response for _, _, real, response in uncertain if real.error]
+    assert recipe.cheerful == 0.6
+    assert within_chance(sum(r.error is None for r in refused), len(refused), recipe.cheerful)
+    assert not within_chance(sum(r.error is None for r in refused), len(refused), 0.55)
 
 
-def scripts(count: int) -> list[tuple[Script, Random]]:
-    rng = Random(0)
-    return [
-        (draw_script_for_trace(rng.choice(EVERY_DOMAIN), RECIPES["uncertain"], rng), rng)
-        for _ in range(count)
-    ]
+def test_good_calls_are_told_as_an_error_as_often_as_the_recipe_says(uncertain: Told) -> None:
+    recipe = RECIPES["uncertain"]
+    good = [response for _, _, real, response in uncertain if not real.error]
+    assert recipe.spurious == 0.04
+    assert within_chance(sum(r.error is not None for r in good), len(good), recipe.spurious)
 
 
-def test_what_a_retelling_tells_stays_told() -> None:
-    cheerful = replace(RECIPES["uncertain"], cheerful=1.0)
-    tool = EVERY_DOMAIN[1].tools["cancel_order"]
-    world = Retelling({"o1": "sent"}, cheerful, Random(0))
-    assert tool.call(world, {"target": "o1"}).text == "o1 sent ok o1 cancelled"
-    assert tool.call(world, {"target": "o1"}).text == "o1 cancelled ok o1 cancelled"
+def test_what_is_told_rightly_is_told_in_full(uncertain: Told) -> None:
+    """A retelling lies about the verdict, not about what the records hold or which rule is broken."""
+    for script, call, real, response in uncertain:
+        if (real.error is None) == (response.error is None):
+            assert response == real, (script.state, call)
+        elif response.error:
+            assert response.changed == {}
+            assert response.seen == real.seen
 
 
-def test_sloppy_agents_disagree() -> None:
-    script = next(s for s, _ in scripts(50) if s.plans)
-    slips = RECIPES["uncertain"].slips
-    played = [play(script, World(script.state), slips, Random(seed)) for seed in range(20)]
-    assert len({str(episode) for episode in played}) > 3
-    assert len({str(play(script, World(script.state), Slips(), Random(seed))) for seed in range(5)}) == 1
+@pytest.mark.parametrize("recipe", ["uncertain", "faithful", "happy"])
+def test_a_corpus_is_the_same_again(recipe: str) -> None:
+    """Whatever else has been drawn in between."""
+    first = make_corpus(CHAT, RECIPES[recipe], 20, 2, seed=4)
+    torch.manual_seed(9)
+    again = make_corpus(CHAT, RECIPES[recipe], 20, 2, seed=4)
+    assert all(torch.equal(value, getattr(again, name)) for name, value in vars(first).items())
+    assert len(first) <= 20
+    assert 0 <= first.prompts.min() <= first.prompts.max() < len(CHAT.words)
 
 
-# The base --------------------------------------------------------------------------------------------------
+# The rate --------------------------------------------------------------------------------------------------
 
 
-def result(made: tuple[Policy, dict[str, Any]]) -> tuple[dict[str, torch.Tensor], int, Any]:
-    policy, record = made
-    return weights(policy), record["tokens"], record["curve"]
+@pytest.mark.parametrize("phase", PretrainConfig().phases, ids=lambda phase: phase.recipe)
+def test_the_rate_rises_and_falls(phase: Phase) -> None:
+    rates = [learning_rate(phase, step) for step in range(phase.steps)]
+    assert all(earlier < later for earlier, later in pairwise(rates[:100]))
+    assert all(earlier > later for earlier, later in pairwise(rates[100:]))
+    assert rates[0] == pytest.approx(phase.lr / 100)
+    assert max(rates) == pytest.approx(phase.lr, rel=0.05)
+    assert rates[-1] == pytest.approx(phase.lr / 10, rel=0.01)
+
+
+# Interrupted -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe", list(BASES))
+def test_the_usual_checkpoints_can_be_continued(recipe: str) -> None:
+    """Batches are drawn eight at a time, and the curve has a point every 50 steps."""
+    config = PretrainConfig(phases=BASES[recipe])
+    assert config.save_every % 8 == config.save_every % 50 == 0
+    assert all(phase.steps % 8 == phase.steps % 50 == 0 for phase in config.phases)
+    assert config.phases[-1].recipe == recipe
 
 
 class Stop(Corpus):
     """A corpus that interrupts after so many families."""
 
-    left: int
+    left: list[int]
 
     def family(self, row: int) -> Any:
-        if self.left == 0:
+        if self.left[0] == 0:
             raise KeyboardInterrupt
-        self.left -= 1
+        self.left[0] -= 1
         return super().family(row)
 
 
-def test_a_base_is_continued_from_any_step(corpus: Corpus, tmp_path: Path) -> None:
-    """Also from one between two draws of eight batches."""
-    config = replace(SMALL, save_every=5)
-    whole = result(pretrain(config, tmp_path / "whole", workers=1, corpus=corpus))
-    stop = Stop(**vars(corpus))
-    stop.left = 11 * config.batch
-    with pytest.raises(KeyboardInterrupt):
-        pretrain(config, tmp_path / "parts", workers=1, corpus=stop)
-    resumed = result(pretrain(config, tmp_path / "parts", workers=1, corpus=corpus))
-    assert same_weights(resumed[0], whole[0])
-    assert resumed[1:] == whole[1:]
+def make(config: PretrainConfig, folder: Path) -> Any:
+    """What a run leads to, but for the time that it takes."""
+    policy, record = pretrain(config, folder, workers=1)
+    return weights(policy), {key: value for key, value in record.items() if key != "seconds"}
 
 
-def test_imitation_lowers_the_loss(corpus: Corpus, tmp_path: Path) -> None:
-    _, record = pretrain(
-        replace(SMALL, steps=200, lr=1e-2, save_every=400), tmp_path, workers=1, corpus=corpus
-    )
-    losses = [loss for _, loss in record["curve"]]
-    assert [step for step, _ in record["curve"]] == [50, 100, 150, 200]
-    assert losses[-1] < 0.5 * losses[0]
+def interrupted(config: PretrainConfig, folder: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is interrupted after so many steps, and then in the middle of one."""
+    left = [steps * config.phases[0].batch + 1]
+
+    def stopping(*arguments: Any) -> Stop:
+        corpus = Stop(**vars(make_corpus(*arguments)))
+        corpus.left = left
+        return corpus
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PRETRAIN, "make_corpus", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(config, folder, workers=1)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run that was not interrupted."""
+    return make(SMALL, tmp_path_factory.mktemp("whole"))
+
+
+def test_a_base_is_continued_bit_for_bit(tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights, tokens and the curve, with checkpoints 8 steps apart in phases of 16 and 56 steps.
+
+    Interrupted before the first checkpoint, after it, between the phases, and late in the second one.
+    """
+    for count in (3, 11, 8, 53):
+        interrupted(SMALL, tmp_path, count, monkeypatch)
+        torch.manual_seed(count)
+    resumed, record = make(SMALL, tmp_path)
+    assert same_weights(resumed, whole[0])
+    assert record == whole[1]
+    assert [point[:2] for point in record["curve"]] == [[1, 50]]
+
+
+def test_a_finished_base_is_not_made_again(
+    tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(SMALL, phases=SMALL.phases[:1])
+    first = make(config, tmp_path)
+    monkeypatch.setattr(PRETRAIN, "make_corpus", None)
+    again = make(config, tmp_path)
+    assert same_weights(first[0], again[0])
+    assert first[1] == again[1]
+    assert not same_weights(first[0], whole[0])
+
+
+@pytest.mark.parametrize(
+    "changes", [{"per_request": 3}, {"seed": 1}, {"width": 16}, {"phases": SMALL.phases[::-1]}], ids=str
+)
+def test_a_base_with_another_configuration_is_not_continued(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Otherwise its record would tell a run that never was; so would a checkpoint of an older version."""
+    config = replace(SMALL, phases=SMALL.phases[:1])
+    make(config, tmp_path)
+    with pytest.raises(CheckpointError, match="configuration"):
+        pretrain(replace(config, **changes), tmp_path, workers=1)
+
+
+def test_an_interrupt_while_saving_leaves_the_earlier_checkpoint(
+    tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = 0
+
+    def write_half(state: Any, file: Any) -> None:
+        nonlocal saved
+        saved += 1
+        if saved == 3:  # the first one of the second phase
+            file.write(b"PK" * 1000)
+            raise KeyboardInterrupt
+        original(state, file)
+
+    original = torch.save
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", write_half)
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(SMALL, tmp_path, workers=1)
+    assert same_weights(make(SMALL, tmp_path)[0], whole[0])
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    (tmp_path / "state.pt").write_bytes(b"PK cut off")
+    with pytest.raises(
+        CheckpointError, match=r"(?s)state\.pt is damaged .*delete it to start again"
+    ) as caught:
+        pretrain(SMALL, tmp_path, workers=1)
+    assert "\n" not in str(caught.value), "torch's own advice is long, and of no use here"

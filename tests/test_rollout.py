@@ -272,7 +272,7 @@ def test_the_number_of_tokens_is_limited(lessons: Lessons) -> None:
 
 
 def test_an_unrecorded_call_is_a_typed_error(lessons: Lessons) -> None:
-    for responder in (Replay({}), Replay({TASK.id: {"card.freeze visa": ToolResponse({}, None, {})}})):
+    for responder in (Replay({}), Replay({TASK.id: {"market.quote none": ToolResponse({}, None, {})}})):
         task, messages = next(lesson for lesson in lessons if lesson[0] == TASK)
         (t,) = rollout(scripted((task, messages)), [task], responder)
         assert t.exchanges[0][1].text == "error unrecorded"

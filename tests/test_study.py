@@ -233,7 +233,6 @@ def whole_records() -> dict[str, dict[str, Any]]:
     ("arm", "place", "after"),
     [
         ("rehearsal", "rollout", 0),
-        ("rehearsal", "rollout", 3),
         ("execute", "update", 3),
         ("execute", "evaluate", 3),
         ("full", "update", 2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import string
 from contextlib import suppress
 from typing import Any
 
@@ -128,7 +129,7 @@ def test_what_is_no_call_is_malformed(text: str) -> None:
     assert caught.value.rule == "malformed"
 
 
-@given(st.text())
+@given(st.text(string.printable))
 def test_any_text_is_calls_or_malformed(text: str) -> None:
     with suppress(ToolError):
         assert {call.name for call in parse_calls(text, SCHEMAS)} <= {
@@ -143,20 +144,20 @@ def test_model_text_is_never_evaluated(trick: str, monkeypatch: pytest.MonkeyPat
     def forbidden(*_: Any, **__: Any) -> None:
         raise AssertionError("model text was evaluated")
 
-    for name in ("eval", "exec", "compile"):
-        monkeypatch.setattr(builtins, name, forbidden)
-    (call,) = parse_calls(f"book_room {trick} feb 3", SCHEMAS)
+    world = World({"r1": "free"})
+    with monkeypatch.context() as patch:
+        for name in ("eval", "exec", "compile"):
+            patch.setattr(builtins, name, forbidden)
+        (call,) = parse_calls(f"book_room {trick} feb 3", SCHEMAS)
+        response = BOOK.call(world, call.arguments)
     assert call.arguments["target"] == trick
-    assert BOOK.call(World({"r1": "free"}), call.arguments).text == "feb 28 error unknown"
-    with pytest.raises(ToolError):
-        parse_calls(trick, SCHEMAS)
+    assert response.error == "unknown"
+    assert world.records == {"r1": "free"}
 
 
 # Responses -------------------------------------------------------------------------------------------------
 
-WORDS = st.from_regex(r"[a-z][a-z0-9_.]{0,6}", fullmatch=True).filter(
-    lambda word: word not in ("ok", "error")
-)
+WORDS = st.text("abz09_.", max_size=5).map(lambda text: "k" + text)
 PAIRS = st.dictionaries(WORDS, st.one_of(WORDS, st.integers(0, 31)), max_size=4)
 SUCCESSES = st.builds(ToolResponse, PAIRS, st.none(), PAIRS)
 ERRORS = st.builds(ToolResponse, PAIRS, WORDS, st.just({}))
@@ -203,7 +204,7 @@ def test_a_response_that_is_not_well_formed(text: str) -> None:
     assert ToolResponse.parse(text) == ToolResponse({}, "malformed", {})
 
 
-@given(st.text())
+@given(st.text(string.printable))
 def test_any_text_is_a_response(text: str) -> None:
     assert isinstance(ToolResponse.parse(text), ToolResponse)
 
