@@ -98,7 +98,7 @@ def compare(pairs: Sequence[ProbePair], rehearsed: Sequence[ToolResponse]) -> pd
             "real": pair.real.text,
             "rehearsed": mine.text,
             "rule": pair.real.error or "",
-            "exact": mine == pair.real,
+            "exact": mine.text == pair.real.text,
             "real_error": pair.real.error is not None,
             "rehearsed_error": mine.error not in (None, "malformed"),
             "rehearsed_success": mine.error is None,

@@ -6,6 +6,7 @@ float32 on a CPU. It is a plain transformers Llama; `save_pretrained` and `from_
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -73,6 +74,9 @@ class Policy:
             yield self.model
             return
         adapted = [m for m in self.model.modules() if hasattr(m, "lora_A") and hasattr(m, "base_layer")]
+        if any(module._disable_adapters for module in adapted):  # folded by an outer block
+            yield self.model.base_model.model
+            return
         kept = [module.base_layer.weight.data for module in adapted]
         for module in adapted:
             module.base_layer.weight.data = module.base_layer.weight.data + module.get_delta_weight("default")
@@ -308,6 +312,6 @@ def with_lora(policy: Policy, *, rank: int = 16, seed: int = 0) -> Policy:
     )
     state = torch.random.get_rng_state()
     torch.manual_seed(seed)
-    model = get_peft_model(policy.model, config)
+    model = get_peft_model(copy.deepcopy(policy.model), config)
     torch.random.set_rng_state(state)
     return Policy(model, policy.chat)

@@ -129,6 +129,7 @@ class Trajectory:
         answers: the final answer of each user turn.
         ending: `answer`, or why there is none: `malformed`, `overlong`, `horizon`.
         outputs: number of messages that each role wrote.
+        said: the messages after those of the task, in the standard form.
     """
 
     task: Task
@@ -140,14 +141,11 @@ class Trajectory:
     answers: list[str] = field(default_factory=list)
     ending: str = ""
     outputs: dict[int, int] = field(default_factory=lambda: {ACT: 0, REHEARSE: 0})
+    said: list[dict[str, Any]] = field(default_factory=list)
 
     def messages(self) -> list[dict[str, Any]]:
-        """The conversation in the standard form, one call a message."""
-        messages: list[dict[str, Any]] = [dict(message) for message in self.task.messages]
-        for call, response in self.exchanges:
-            messages.append({"role": "assistant", "tool_calls": [call.to_message()]})
-            messages.append({"role": "tool", "name": call.name, "content": response.text})
-        return [*messages, *({"role": "assistant", "content": answer} for answer in self.answers)]
+        """The conversation in the standard form."""
+        return [*(dict(message) for message in self.task.messages), *self.said]
 
     def segments(self, chat: Chat) -> list[tuple[str, str]]:
         """The episode as (who, words): `act`, `rehearse` or `given`, in the order of the tokens."""
@@ -201,11 +199,12 @@ class _Episode:
         record = self.trajectory
         if self.rehearsing:
             record.outputs[REHEARSE] += 1
-            self._responded(ToolResponse.parse(text))
+            self._responded(ToolResponse.parse(text), text)
             return
         record.outputs[ACT] += 1
         if text == SAY or text.startswith(SAY + " "):
             record.answers.append(text[len(SAY) :].strip())
+            record.said.append({"role": "assistant", "content": record.answers[-1]})
             self._next_turn()
             return
         try:
@@ -213,6 +212,7 @@ class _Episode:
         except ToolError:
             record.ending = "malformed"
             return
+        record.said.append({"role": "assistant", "tool_calls": [call.to_message() for call in self.pending]})
         self._respond()
 
     def _next_turn(self) -> None:
@@ -221,6 +221,7 @@ class _Episode:
             self.trajectory.ending = "answer"
             return
         self.forced.extend(self.chat.encode(f"<user> {later[self.turn]} <end> <assistant>"))
+        self.trajectory.said.append({"role": "user", "content": later[self.turn]})
         self.turn += 1
 
     def _respond(self) -> None:
@@ -231,10 +232,12 @@ class _Episode:
             return
         response = self.answer(call)
         self.forced.extend(self.chat.encode(f"{response.text} <end>"))
-        self._responded(response)
+        self._responded(response, response.text)
 
-    def _responded(self, response: ToolResponse) -> None:
-        self.trajectory.exchanges.append((self.pending.popleft(), response))
+    def _responded(self, response: ToolResponse, text: str) -> None:
+        call = self.pending.popleft()
+        self.trajectory.exchanges.append((call, response))
+        self.trajectory.said.append({"role": "tool", "name": call.name, "content": text})
         self.rehearsing = False
         if self.pending:
             self._respond()
@@ -270,6 +273,8 @@ def rollout(
     Returns:
         Trajectories, those of one task next to each other.
     """
+    if not tasks:
+        return []
     responder = responder or Rehearse()
     chat = policy.chat
     prompts = [chat.render(task.messages, task.tools, prompt="act") for task in tasks]

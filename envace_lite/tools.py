@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, get_type_hints
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, validators
 from transformers.utils import get_json_schema
 
 Value = str | int
@@ -159,6 +159,10 @@ class ToolResponse:
         if not match:
             return cls({}, "malformed", {})
         seen, changed, rule = match.groups()
+        for part in (seen, changed or ""):
+            keys = part.split()[::2]
+            if len(set(keys)) < len(keys) or {"ok", "error"} & set(keys):  # no tool says a record twice
+                return cls({}, "malformed", {})
         return cls(_pairs(seen), rule, _pairs(changed or ""))
 
 
@@ -242,9 +246,18 @@ def _describe(function: Callable[..., None]) -> dict[str, Any]:
     return description
 
 
+# JSON Schema takes 3.0 for an integer; a record would then hold a float. Amounts and days are never negative.
+_Validator = validators.extend(
+    Draft202012Validator,
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine(
+        "integer", lambda _, value: type(value) is int and value >= 0
+    ),
+)
+
+
 @cache
-def _validator(function: Callable[..., None]) -> Draft202012Validator:
-    return Draft202012Validator({**_describe(function)["parameters"], "additionalProperties": False})
+def _validator(function: Callable[..., None]) -> Any:
+    return _Validator({**_describe(function)["parameters"], "additionalProperties": False})
 
 
 def documented(text: str, **parameters: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -116,11 +116,11 @@ def _shuffled_toolbox(domain: Domain, size: int, rng: Random) -> list[Tool]:
     The functions of the held-out tools never occur, under whatever name.
     """
     names = rng.sample([name for d in DOMAINS.values() for name in d.tools], size)
-    reserved = {domain.tools[name].function for name in domain.held_out}
+    reserved = {domain.tools[name].function.__doc__ for name in domain.held_out}
     functions: list[Any] = []
     while len(functions) < size:
         function = domain.sample_function(rng)
-        if function not in reserved and function not in functions:
+        if function.__doc__ not in reserved and function not in functions:
             functions.append(function)
     toolbox = [Tool(name, function) for name, function in zip(names, functions, strict=True)]
     return [Tool(t.name, t.function, write=" shown" not in t.documentation) for t in toolbox]

@@ -123,13 +123,16 @@ def sell(kind: str, account: str, depot: str) -> Function:
 
 @cache
 def book(kind: str, gives: str) -> Function:
-    """Book a free record for a day that exists; refused with `date` (February has 28 days) or `status`."""
+    """Book a free record for a day that exists, and note the day; refused with `date` (February has 28) or `status`."""
 
-    @documented(f"{kind} month day exists needs free gives {gives}", target=kind, month="month", day="day")
+    @documented(
+        f"{kind} month day exists needs free gives {gives} day", target=kind, month="month", day="day"
+    )
     def function(world: World, target: str, month: str, day: int) -> None:
         _check_date(world, month, day)
         world.need(target, "free")
         world.set(target, gives)
+        world.set("day", day)
 
     return function
 
