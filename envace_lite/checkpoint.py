@@ -43,5 +43,6 @@ def load_state(path: Path | str) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(path, weights_only=True)
     except Exception as error:  # torch raises half a dozen unrelated types for a damaged file
-        raise CheckpointError(f"{path} is damaged ({error}); delete it to start again") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{path} is damaged ({reason}); delete it to start again") from error
     return state

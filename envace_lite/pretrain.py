@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,12 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from envace_lite.chat import GIVEN
-from envace_lite.checkpoint import load_state, save_state
+from envace_lite.checkpoint import CheckpointError, load_state, save_state
 from envace_lite.policy import Policy, new_policy
 from envace_lite.traces import RECIPES, Corpus, make_corpus
+
+BATCHES_AT_ONCE = 8
+"""So many batches of similar length are drawn at a time, to pad little."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,10 @@ class PretrainConfig:
     save_every: int = 200
     """Steps between two checkpoints, a multiple of eight."""
 
+    def __post_init__(self) -> None:
+        if self.save_every % BATCHES_AT_ONCE:
+            raise ValueError(f"save_every has to be a multiple of {BATCHES_AT_ONCE}")
+
 
 def learning_rate(phase: Phase, step: int) -> float:
     """Warm-up, then a cosine to a tenth of the highest rate."""
@@ -89,12 +96,17 @@ def pretrain(
 
     Returns:
         The policy, and the record of the run (loss curve, seconds, tokens imitated).
+
+    Raises:
+        CheckpointError: the checkpoint is damaged, or of another configuration.
     """
     path = Path(folder) / "state.pt"
     policy = new_policy(seed=config.seed, width=config.width, layers=config.layers)
     state: dict[str, Any] = load_state(path) if path.is_file() else {}
     record: dict[str, Any] = state.get("record", {"curve": [], "seconds": 0.0, "tokens": 0})
     if state:
+        if state.get("config") != asdict(config):
+            raise CheckpointError(f"{path} has another configuration; delete it or choose another folder")
         policy.model.load_state_dict(state["model"])
     for number, phase in enumerate(config.phases):
         if number < state.get("phase", 0):
@@ -129,13 +141,15 @@ def imitate(
         generator.set_state(state["generator"])
     lengths = corpus.prompt_starts[1:] - corpus.prompt_starts[:-1]
     begin = time.perf_counter() - record["seconds"]
-    losses: list[float] = []
+    losses: list[float] = state.get("losses", [])
     bar = tqdm(range(state.get("step", 0), phase.steps), desc=f"imitate {phase.recipe}", unit="step")
     for step in bar:
-        if step % 8 == 0:  # eight batches of similar length are drawn at a time, to pad little
-            rows = torch.randint(len(corpus), (8, phase.batch), generator=generator).flatten()
-            batches = rows[lengths[rows].argsort()].view(8, -1)[torch.randperm(8, generator=generator)]
-        families, roles = zip(*(corpus.family(row) for row in batches[step % 8].tolist()), strict=True)
+        if step % BATCHES_AT_ONCE == 0:
+            rows = torch.randint(len(corpus), (BATCHES_AT_ONCE, phase.batch), generator=generator).flatten()
+            order = torch.randperm(BATCHES_AT_ONCE, generator=generator)
+            batches = rows[lengths[rows].argsort()].view(BATCHES_AT_ONCE, -1)[order]
+        batch = batches[step % BATCHES_AT_ONCE].tolist()
+        families, roles = zip(*(corpus.family(row) for row in batch), strict=True)
         imitated = torch.cat(roles) != GIVEN
         count = int(imitated.sum())
 
@@ -159,6 +173,7 @@ def imitate(
             save_state(
                 path,
                 {
+                    "config": asdict(config),
                     "model": policy.model.state_dict(),
                     "record": record,
                     "phase": number + ended,
@@ -168,6 +183,6 @@ def imitate(
                         if ended
                         else {"optimizer": optimizer.state_dict(), "generator": generator.get_state()}
                     ),
-                    **({} if ended else {"step": step + 1}),
+                    **({} if ended else {"step": step + 1, "losses": losses}),
                 },
             )

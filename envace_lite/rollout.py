@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from envace_lite.chat import ACT, GIVEN, REHEARSE, ROLE_NAMES, SAY, Chat
+from envace_lite.chat import ACT, GIVEN, REHEARSE, ROLE_NAMES, SAY, Chat, VocabularyError
 from envace_lite.decoding import LONGEST_MESSAGE, Decoder, sample
 from envace_lite.domains import Session, Task, get_domain
 from envace_lite.policy import CONTEXT, Policy
@@ -54,6 +54,9 @@ class Responder:
     simulator: Policy | None = None
     environment_calls = 0
 
+    def start(self) -> None:
+        """Called before a batch of episodes is opened."""
+
     def open(self, task: Task) -> Callable[[ToolCall], ToolResponse] | None:
         """What answers the calls of one episode; None when the answers are sampled."""
         return None
@@ -64,12 +67,15 @@ class Rehearse(Responder):
 
 
 class Execute(Responder):
-    """The real environment answers. `sessions` holds the session of each episode, in the order of the rows."""
+    """The real environment answers. `sessions` holds those of the latest batch, in the order of the rows."""
 
     role = GIVEN
 
     def __init__(self) -> None:
         self.sessions: list[Session] = []
+
+    def start(self) -> None:
+        self.sessions = []
 
     def open(self, task: Task) -> Callable[[ToolCall], ToolResponse]:
         session = get_domain(task.domain).reset(task)
@@ -193,6 +199,7 @@ class _Episode:
             self._close()
         elif len(self.message) >= LONGEST_MESSAGE or len(record.prompt) + len(record.ids) >= CONTEXT - 1:
             record.ending = "overlong"
+            record.outputs[REHEARSE if self.rehearsing else ACT] += 1
 
     def _close(self) -> None:
         text, self.message = self.chat.decode(self.message[:-1]), []
@@ -272,11 +279,18 @@ def rollout(
 
     Returns:
         Trajectories, those of one task next to each other.
+
+    Raises:
+        VocabularyError: a simulator has another vocabulary.
     """
     if not tasks:
         return []
-    responder = responder or Rehearse()
-    chat = policy.chat
+    responder, chat = responder or Rehearse(), policy.chat
+    if responder.simulator and responder.simulator.chat.words != chat.words:
+        raise VocabularyError(
+            "the simulator has another vocabulary than the policy; train both from the same base"
+        )
+    responder.start()
     prompts = [chat.render(task.messages, task.tools, prompt="act") for task in tasks]
     room = min(max_tokens, CONTEXT - max(map(len, prompts), default=0))
     episodes = [

@@ -68,13 +68,14 @@ class Retelling(World):
     def __init__(self, records: Mapping[str, Value], recipe: Recipe, rng: Random):
         super().__init__(records)
         self.recipe, self.rng = recipe, rng
-        self.cheerful = False
+        self.cheerful = self.waived = False
 
     def run(self, function: Callable[..., None], arguments: Mapping[str, Value]) -> ToolResponse:
         self.cheerful = self.rng.random() < self.recipe.cheerful
+        self.waived = False
         before = dict(self.records)
         response = super().run(function, arguments)
-        if response.error is None and not self.cheerful and self.rng.random() < self.recipe.spurious:
+        if response.error is None and not self.waived and self.rng.random() < self.recipe.spurious:
             self.records = before
             return ToolResponse(response.seen, self.rng.choice(("status", "unknown", "funds", "stock")), {})
         return response
@@ -82,10 +83,12 @@ class Retelling(World):
     def refuse(self, rule: str) -> None:
         if not self.cheerful:
             super().refuse(rule)
+        self.waived = True
 
     def _unknown(self, key: str) -> Value:
         if not self.cheerful:
             return super()._unknown(key)
+        self.waived = True
         self._seen[key] = self._changed.get(key, self.rng.choice(list(self.records.values())))
         return self._seen[key]
 

@@ -9,11 +9,14 @@ therefore bit for bit the run that was never interrupted.
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pandas as pd
 import torch
@@ -115,7 +118,7 @@ def train(
     observer: Observer | None = None,
     workers: int = 1,
 ) -> tuple[Policy, TrainLog]:
-    """Train a policy; its own weights are left alone when adapters are trained.
+    """Train a copy of a policy; the given one stays as it is.
 
     Args:
         policy: a plain policy.
@@ -129,17 +132,19 @@ def train(
     Raises:
         CheckpointError: the folder cannot be written, or holds a run with another configuration.
     """
-    trained = with_lora(policy, rank=config.lora_rank, seed=config.seed) if config.lora_rank else policy
+    if config.lora_rank:
+        trained = with_lora(policy, rank=config.lora_rank, seed=config.seed)
+    else:
+        trained = Policy(copy.deepcopy(policy.model), policy.chat)
     parameters = {name: p for name, p in trained.model.named_parameters() if p.requires_grad}
     optimizer = torch.optim.AdamW(parameters.values(), lr=config.lr, betas=(0.9, 0.99), weight_decay=0.0)
     responder, log, first = responder or Responder(), TrainLog(), 0
+    identity = _identity(policy, tasks, config, responder, reward) if folder else {}
     path = Path(folder) / "train.pt" if folder else None
     if path and path.is_file():
         state = load_state(path)
-        if state["config"] != asdict(config):
-            raise CheckpointError(
-                f"{path} holds a run with another configuration; delete it or choose another folder"
-            )
+        if state["identity"] != identity:
+            raise CheckpointError(f"{path} has another configuration; delete it or choose another folder")
         for name, value in state["parameters"].items():
             parameters[name].data.copy_(value)
         optimizer.load_state_dict(state["optimizer"])
@@ -166,7 +171,7 @@ def train(
             save_state(
                 path,
                 {
-                    "config": asdict(config),
+                    "identity": identity,
                     "parameters": {name: p.data for name, p in parameters.items()},
                     "optimizer": optimizer.state_dict(),
                     "log": {"rows": log.rows, "observed": log.observed, "totals": log.totals},
@@ -174,6 +179,17 @@ def train(
                 },
             )
     return trained, log
+
+
+def _identity(
+    policy: Policy, tasks: Sequence[Task], config: TrainConfig, responder: Responder, reward: Reward
+) -> dict[str, Any]:
+    """What has to be the same when a run is continued."""
+    digest = hashlib.sha256(" ".join(task.id for task in tasks).encode())
+    for value in policy.model.state_dict().values():
+        digest.update(value.detach().numpy().tobytes())
+    way = [type(responder).__name__, getattr(reward, "__name__", type(reward).__name__)]
+    return {"config": asdict(config), "way": way, "base_and_tasks": digest.hexdigest()}
 
 
 def collect(

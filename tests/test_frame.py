@@ -57,7 +57,10 @@ DISPLAY = {"matplotlib", "ipywidgets"}
 
 CONDA_NAMES = {"torch": "pytorch"}
 
-NOT_IMPORTED = {"jupyterlab": "`make lab` opens the notebooks in it"}
+NOT_IMPORTED = {
+    "jupyterlab": "`make lab` opens the notebooks in it",
+    "ipywidgets": "the progress bars of tqdm.auto are widgets in a notebook",
+}
 """Runtime dependencies that no module and no notebook imports, with the reason."""
 
 

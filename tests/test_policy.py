@@ -164,7 +164,7 @@ def test_plain_transformers_can_load_what_is_saved(
     assert prompt[0].tolist() == CHAT.render(task.messages, task.tools)
     with torch.no_grad():
         torch.testing.assert_close(
-            model(prompt).logits, policy.model(input_ids=prompt).logits, atol=1e-5, rtol=0
+            model(prompt).logits, policy.model(input_ids=prompt).logits, atol=3e-5, rtol=0
         )
     again = load_policy(tmp_path / "new" / "folder")
     assert again.chat.words == policy.chat.words

@@ -89,7 +89,7 @@ def test_refused_calls_are_told_as_a_success_as_often_as_the_recipe_says(uncerta
     refused = [response for _, _, real, response in uncertain if real.error]
     assert recipe.cheerful == 0.6
     assert within_chance(sum(r.error is None for r in refused), len(refused), recipe.cheerful)
-    assert not within_chance(sum(r.error is None for r in refused), len(refused), 0.55)
+    assert not within_chance(sum(r.error is None for r in refused), len(refused), 0.5)
 
 
 def test_good_calls_are_told_as_an_error_as_often_as_the_recipe_says(uncertain: Told) -> None:
@@ -129,7 +129,7 @@ def test_the_rate_rises_and_falls(phase: Phase) -> None:
     assert all(earlier < later for earlier, later in pairwise(rates[:100]))
     assert all(earlier > later for earlier, later in pairwise(rates[100:]))
     assert rates[0] == pytest.approx(phase.lr / 100)
-    assert max(rates) == pytest.approx(phase.lr, rel=0.05)
+    assert 0.9 * phase.lr < max(rates) <= phase.lr
     assert rates[-1] == pytest.approx(phase.lr / 10, rel=0.01)
 
 

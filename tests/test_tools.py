@@ -38,7 +38,7 @@ def test_schemas_of_real_tools() -> None:
         "type": "function",
         "function": {
             "name": "book_room",
-            "description": "room month day exists needs free gives taken",
+            "description": "room month day exists needs free gives taken day",
             "parameters": {
                 "type": "object",
                 "properties": {

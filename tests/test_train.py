@@ -102,6 +102,7 @@ def interrupted_at(step: int, config: TrainConfig) -> Callable[[Trajectory], flo
             raise KeyboardInterrupt
         return odd_length(trajectory)
 
+    reward.__name__ = odd_length.__name__  # a run is only continued under the same reward
     return reward
 
 
