@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,7 +35,32 @@ def _domains(names: str) -> list[str]:
 
 
 def _command() -> str:
-    return " ".join(["envace", *sys.argv[1:]])
+    return shlex.join(["envace", *sys.argv[1:]])
+
+
+def _split(name: str) -> str:
+    from envace_lite.domains.draw import SPLITS
+
+    if name not in SPLITS:
+        raise typer.BadParameter(f"there are the splits {', '.join(SPLITS)}; {name!r} is none")
+    return name
+
+
+def _arms(names: str) -> str:
+    from envace_lite.study import ARMS
+
+    for name in names.split(","):
+        if name not in ARMS:
+            raise typer.BadParameter(f"{name!r}; there are the arms {', '.join(ARMS)}")
+    return names
+
+
+def _writable(folder: Path) -> Path:
+    """Make an output folder, so that one that cannot be written is found out before anything is trained."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+    return folder
 
 
 @app.command()
@@ -63,7 +90,7 @@ def tasks(
     from envace_lite.domains import DOMAINS, save_tasks
     from envace_lite.domains.draw import draw_splits
 
-    out.mkdir(parents=True, exist_ok=True)
+    _writable(out)
     for domain in DOMAINS.values():
         for split, drawn in draw_splits(domain, seed).items():
             save_tasks(out / f"{domain.name}.{split}.jsonl", drawn)
@@ -92,9 +119,10 @@ def pretrain(
     if recipe not in BASES:
         raise typer.BadParameter(f"there are the recipes {', '.join(BASES)}", param_hint="--recipe")
     name = f"base-{recipe}-{seed}"
+    out = _writable(out or (paths.BASE if recipe == "uncertain" else paths.WORK / name / "policy"))
     config = PretrainConfig(phases=BASES[recipe], seed=seed)
     policy, record = make(config, paths.WORK / name, workers=workers)
-    policy.save(out or (paths.BASE if recipe == "uncertain" else paths.WORK / name / "policy"))
+    policy.save(out)
     about = {"kind": "pretrain", "command": _command(), "seed": seed, "config": asdict(config)}
     write_record(f"pretrain-{recipe}-{seed}", {**about, **record})
 
@@ -103,7 +131,7 @@ def pretrain(
 def train(
     domain: Domains = "all",
     arm: Annotated[
-        str, typer.Option(help="How: rehearsal, execute, end_at_error, act_only or full.")
+        str, typer.Option(callback=_arms, help="How: rehearsal, execute, end_at_error, act_only or full.")
     ] = "rehearsal",
     policy: PolicyFolder = paths.BASE,
     out: Annotated[
@@ -119,16 +147,24 @@ def train(
     An interrupted run is continued by the same command.
     """
     from envace_lite.policy import load_policy
-    from envace_lite.study import ARMS, run_arm
+    from envace_lite.study import run_arm
     from envace_lite.train import TrainConfig
 
-    if arm not in ARMS:
-        raise typer.BadParameter(f"there are the arms {', '.join(ARMS)}", param_hint="--arm")
     names = _domains(domain)
-    name = f"{arm}-{seed}" if domain == "all" else f"{arm}-{'-'.join(names)}-{seed}"
+    usual = TrainConfig().steps
+    details = [
+        arm,
+        *(names if domain != "all" else []),
+        *([f"{steps}steps"] if steps != usual else []),
+        str(seed),
+    ]
+    name = "-".join(details)
     folder = None if record else paths.WORK / "unrecorded"
+    loaded = load_policy(policy)
+    if out:
+        _writable(out)
     trained, result = run_arm(
-        load_policy(policy),
+        loaded,
         arm,
         seed,
         TrainConfig(steps=steps),
@@ -147,7 +183,9 @@ def train(
 def evaluate(
     domain: Domains = "all",
     policy: PolicyFolder = paths.BASE,
-    split: Annotated[str, typer.Option(help="test or held_out (tools that no training task used).")] = "test",
+    split: Annotated[
+        str, typer.Option(callback=_split, help="test or held_out (tools that no training task used).")
+    ] = "test",
     limit: Annotated[int | None, typer.Option(help="Tasks a domain.")] = None,
     name: Annotated[
         str | None, typer.Option(help="Write a record of this name to data/runs (both splits).")
@@ -186,7 +224,7 @@ def _print_results(results: dict[str, Any]) -> None:
 def probe(
     domain: Annotated[str, typer.Option(help="The domain.")] = "retail",
     policy: PolicyFolder = paths.BASE,
-    split: Annotated[str, typer.Option(help="test or held_out.")] = "test",
+    split: Annotated[str, typer.Option(callback=_split, help="test or held_out.")] = "test",
     limit: Annotated[int, typer.Option(help="How many tasks.")] = 20,
     seed: Seed = 0,
 ) -> None:
@@ -207,7 +245,9 @@ def probe(
 
 @app.command()
 def study(
-    arms: Annotated[str, typer.Option(help="Arms, separated by commas.")] = "rehearsal,execute,end_at_error",
+    arms: Annotated[
+        str, typer.Option(callback=_arms, help="Arms, separated by commas.")
+    ] = "rehearsal,execute,end_at_error",
     seeds: Annotated[int, typer.Option(help="Seeds 0 to N-1.")] = 3,
     steps: Annotated[int, typer.Option(help="Updates in each run.")] = 200,
 ) -> None:
@@ -222,7 +262,7 @@ def study(
     missing = [(arm, seed) for arm, seed in wanted if not (paths.RUNS / f"{arm}-{seed}.json").is_file()]
     paths.WORK.mkdir(exist_ok=True)
 
-    def run(job: tuple[str, int]) -> None:
+    def run(job: tuple[str, int]) -> int:
         arm, seed = job
         command = ["train", "--arm", arm, "--seed", str(seed), "--steps", str(steps), "--workers", "1"]
         log = paths.WORK / f"{arm}-{seed}.log"
@@ -231,10 +271,13 @@ def study(
                 [sys.executable, "-m", "envace_lite.cli", *command], stdout=file, stderr=file, check=False
             ).returncode
         print(f"{arm} seed {seed}: " + ("recorded" if code == 0 else f"failed, see {log}"))
+        return code
 
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(run, missing))
+        codes = list(pool.map(run, missing))
     report()
+    if any(codes):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -246,12 +289,12 @@ def bench(repeats: Annotated[int, typer.Option(help="How often each part is time
     result = measure(repeats)
     for name, value in result.items():
         print(f"{name:28} {value:10.3f}")
-    write_record("bench", {"kind": "bench", "command": _command(), "result": result})
+    write_record("bench", {"kind": "bench", "command": _command(), "seed": 0, "result": result})
 
 
 @app.command()
 def report(
-    split: Annotated[str, typer.Option(help="test or held_out.")] = "test",
+    split: Annotated[str, typer.Option(callback=_split, help="test or held_out.")] = "test",
     by_domain: Annotated[bool, typer.Option(help="One table for each domain.")] = False,
     figure: Annotated[
         Path | None, typer.Option(help="Also draw the curves of the arms to this file.")
@@ -268,7 +311,10 @@ def report(
     if figure:
         from envace_lite import plots
 
-        runs = [record for record in records if record.get("kind") == "train" and len(record["domains"]) > 1]
+        runs = [r for r in records if r.get("kind") == "train" and len(r["domains"]) == len(DOMAINS)]
+        if not runs:
+            print(f"no recorded runs over several domains, so {figure} is not drawn")
+            return
         plots.save(
             plots.arms(runs), figure, "Real success, fidelity and optimism over the steps, by way of training"
         )
@@ -278,7 +324,7 @@ def main() -> None:
     """Entry point. Expected mistakes end with one line that says what to do, not with a traceback."""
     from envace_lite.chat import VocabularyError
     from envace_lite.checkpoint import CheckpointError
-    from envace_lite.domains import TaskFileError
+    from envace_lite.domains import TaskFileError, UnknownDomain
     from envace_lite.policy import PolicyError
     from envace_lite.study import RecordError
 
@@ -287,10 +333,16 @@ def main() -> None:
         app()
     except (CheckpointError, PolicyError, RecordError, TaskFileError, VocabularyError) as error:
         sys.exit(f"envace: {error}")
-    except KeyError as error:
+    except UnknownDomain as error:
         sys.exit(f"envace: {error.args[0]}")
-    except KeyboardInterrupt:
-        sys.exit("envace: interrupted; the same command continues from the last checkpoint")
+    except OSError as error:
+        sys.exit(
+            f"envace: {error.filename or 'a file'}: {error.strerror or error}; choose another folder or free it"
+        )
+    except SystemExit as end:
+        if end.code == 130:  # typer's way of saying that the person interrupted
+            sys.exit("envace: interrupted; the same command continues from the last checkpoint")
+        raise
 
 
 if __name__ == "__main__":

@@ -17,6 +17,15 @@ from envace_lite.domains import Task, get_domain
 from envace_lite.policy import Policy
 from envace_lite.tools import ToolCall, ToolResponse, parse_calls
 
+COLUMNS = {
+    **dict.fromkeys(("task", "domain"), object),
+    "depth": int,
+    "planned": bool,
+    **dict.fromkeys(("call", "real", "rehearsed", "rule"), object),
+    **dict.fromkeys(("exact", "real_error", "rehearsed_error", "rehearsed_success"), bool),
+}
+"""Columns of `compare` with their types, which also hold when there is nothing to compare."""
+
 
 @dataclass(frozen=True)
 class ProbePair:
@@ -88,7 +97,7 @@ def compare(pairs: Sequence[ProbePair], rehearsed: Sequence[ToolResponse]) -> pd
     Columns `exact`, `real_error`, `rehearsed_error`, `rehearsed_success` are flags; a response that is not well formed
     is neither an error nor a success.
     """
-    return pd.DataFrame(
+    rows = (
         {
             "task": pair.task.id,
             "domain": pair.task.domain,
@@ -105,6 +114,7 @@ def compare(pairs: Sequence[ProbePair], rehearsed: Sequence[ToolResponse]) -> pd
         }
         for pair, mine in zip(pairs, rehearsed, strict=True)
     )
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
 
 
 def probe(policy: Policy, tasks: Sequence[Task], seed: int = 0) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ def gap(
     names = ("real_success", "fidelity", "error_recall", "optimism")
     for offset, (label, table) in enumerate((("base", before), ("after rehearsal", after))):
         places = [i + 0.38 * offset - 0.19 for i in range(len(names))]
-        cells = [[x or 0.0 for x in table[name]] for name in names]
+        cells = [[math.nan if x is None else x for x in table[name]] for name in names]
         spread = [[max(v - lo, 0) for v, lo, _ in cells], [max(hi - v, 0) for v, _, hi in cells]]
         bars = left.bar(
             places,
@@ -102,13 +103,17 @@ def arms(
     records: Sequence[Mapping[str, Any]], metrics: Sequence[str] = ("real_success", "fidelity", "optimism")
 ) -> Figure:
     """Curves of several ways of training: mean over the seeds, the band is the 95 % interval."""
-    figure, panels = plt.subplots(1, len(metrics), figsize=(3.6 * len(metrics), 3.8), layout="constrained")
+    figure, panels = plt.subplots(
+        1, len(metrics), figsize=(3.6 * len(metrics), 3.8), layout="constrained", squeeze=False
+    )
+    panels = panels[0]
     titles = list(dict.fromkeys(record["title"] for record in records))
     for axes, metric in zip(panels, metrics, strict=True):
         for i, title in enumerate(titles):
             runs = [record["observed"] for record in records if record["title"] == title]
-            steps = [row["step"] for row in runs[0]]
-            values = [mean_interval([run[k][metric] for run in runs]) for k in range(len(steps))]
+            steps = [row["step"] for row in max(runs, key=len)]
+            by_step = [{row["step"]: row[metric] for row in run} for run in runs]
+            values = [mean_interval([run[step] for run in by_step if step in run]) for step in steps]
             colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
             means = [v for v, _, _ in values]
             axes.plot(steps, means, color=colour, marker=marker, markersize=3, label=title)

@@ -21,6 +21,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.utils import logging
 
 from envace_lite.chat import Chat, build_tokenizer
 
@@ -208,7 +209,8 @@ class Policy:
                 }
                 plain = LlamaForCausalLM(model.config)
                 plain.load_state_dict(state)
-            plain.save_pretrained(folder)
+            with _quietly():
+                plain.save_pretrained(folder)
             self.chat.tokenizer.save_pretrained(folder)
         except OSError as error:
             raise PolicyError(f"cannot write the policy to {folder}: {error.strerror or error}") from error
@@ -216,6 +218,18 @@ class Policy:
     def __repr__(self) -> str:
         kind = "LoRA" if self.is_lora else "all weights"
         return f"<Policy: {self.parameters() / 1e6:.2f} M parameters, {len(self.chat.words)} words, trains {kind}>"
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without transformers' progress bars: a compact model is read in a blink."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _plain(key: str) -> str:
@@ -284,7 +298,8 @@ def load_policy(folder: Path | str) -> Policy:
                 f"{folder}: the weights have {size} words, its tokenizer has {len(chat.words)}; "
                 "this checkpoint was made with another vocabulary: make it again or use its own tokenizer"
             )
-        model = LlamaForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+        with _quietly():
+            model = LlamaForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
     except SafetensorError as error:
         raise PolicyError(
             f"{folder}: the weights are damaged or cut off ({error}); restore or remake them"

@@ -91,8 +91,17 @@ def write_record(name: str, record: dict[str, Any], folder: Path | None = None) 
     path = (folder or paths.RUNS) / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     stamped = {"name": name, "date": datetime.now(UTC).date().isoformat(), "versions": versions(), **record}
-    path.write_text(json.dumps(stamped, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(_plain(stamped), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return path
+
+
+def _plain(value: Any) -> Any:
+    """The same without NaN, which other readers of JSON refuse: None stands for what could not be counted."""
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def run_arm(
@@ -173,7 +182,10 @@ def load_records(folder: Path | None = None) -> list[dict[str, Any]]:
     records = []
     for path in sorted((folder or paths.RUNS).glob("*.json")):
         try:
-            records.append(json.loads(path.read_text(encoding="utf-8")))
+            record = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(record, dict):
+                raise ValueError("it is no JSON object")
+            records.append(record)
         except ValueError as error:
             raise RecordError(
                 f"{path} is not a record ({error}); delete it and run its command again"
@@ -202,7 +214,7 @@ def table(
     rows: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         if domain in record.get("results", {}).get(split, {}):
-            rows.setdefault(record["title"], []).append(record)
+            rows.setdefault(_row(record), []).append(record)
     lines = []
     for title, runs in rows.items():
         line: dict[str, Any] = {"arm": title, "seeds": len(runs)}
@@ -215,6 +227,15 @@ def table(
             )
         lines.append(line)
     return pd.DataFrame(lines).set_index("arm") if lines else pd.DataFrame()
+
+
+def _row(record: dict[str, Any]) -> str:
+    """What a record is a seed of: runs of another length or on fewer domains are not averaged with the study's."""
+    label = str(record["title"])
+    if len(record["domains"]) != len(DOMAINS):
+        label += f", {' and '.join(record['domains'])}"
+    steps = record.get("config", {}).get("steps", TrainConfig().steps)
+    return label if steps == TrainConfig().steps else f"{label}, {steps} steps"
 
 
 def with_interval(values: Sequence[float | None]) -> str:

@@ -143,7 +143,7 @@ def train(
     path = Path(folder) / "train.pt" if folder else None
     if path and path.is_file():
         state = load_state(path)
-        if state["identity"] != identity:
+        if state.get("identity") != identity:
             raise CheckpointError(f"{path} has another configuration; delete it or choose another folder")
         for name, value in state["parameters"].items():
             parameters[name].data.copy_(value)

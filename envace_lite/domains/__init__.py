@@ -20,14 +20,18 @@ from envace_lite.domains.retail import Retail
 DOMAINS: dict[str, Domain] = {d.name: d for d in (Functions(), Retail(), Delivery(), Finance())}
 
 
+class UnknownDomain(KeyError):
+    """There is no domain of this name; the message names those that exist."""
+
+
 def get_domain(name: str) -> Domain:
     """A domain of the registry by its name.
 
     Raises:
-        KeyError: naming the domains that exist.
+        UnknownDomain: (a `KeyError`) naming the domains that exist.
     """
     if name not in DOMAINS:
-        raise KeyError(f"unknown domain {name!r}; there are: {', '.join(DOMAINS)}")
+        raise UnknownDomain(f"unknown domain {name!r}; there are: {', '.join(DOMAINS)}")
     return DOMAINS[name]
 
 
@@ -45,6 +49,7 @@ __all__ = [
     "Session",
     "Task",
     "TaskFileError",
+    "UnknownDomain",
     "Verdict",
     "get_domain",
     "load_tasks",

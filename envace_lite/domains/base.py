@@ -94,10 +94,10 @@ def load_tasks(path: Path | str) -> list[Task]:
     if not path.is_file():
         raise TaskFileError(f"no task file {path}; `envace tasks` writes the shipped ones again")
     tasks = []
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:
-                tasks.append(Task.from_json(line))
+                tasks.append(Task.from_json(line.decode("utf-8")))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise TaskFileError(
                     f"{path}, line {number}: not a task ({type(error).__name__}: {error})"
