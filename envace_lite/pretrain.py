@@ -5,8 +5,8 @@ the traces of `traces.py`. Both roles' tokens are imitated, prompts and headers 
 trace is right.
 
 The traces come in two phases. On unreliable retellings alone the model learns to look things up, but hardly to compare
-what it has looked up with what a tool demands: the signal is drowned. So it reads true accounts first, and then
-unreliable ones, after which it is as unsure as they are.
+what it has looked up with what a tool demands: the signal is drowned. So it first reads what sloppy agents really met,
+and then unreliable retellings, after which it is as unsure as they are.
 """
 
 from __future__ import annotations
@@ -50,9 +50,12 @@ class Phase:
 
 
 BASES = {
-    "uncertain": (Phase("faithful", 2800, 2e-3, 56_000), Phase("uncertain", 600, 5e-4, 14_400)),
-    "faithful": (Phase("faithful", 2800, 2e-3, 56_000),),
-    "happy": (Phase("happy", 2800, 2e-3, 56_000),),
+    "uncertain": (Phase("true", 2400, 2e-3, 48_000), Phase("uncertain", 600, 5e-4, 14_400)),
+    "faithful": (
+        Phase("true", 2400, 2e-3, 48_000),
+        Phase("faithful", 600, 5e-4, 14_400),
+    ),
+    "happy": (Phase("happy", 3000, 2e-3, 60_000),),
 }
 """The shipped base is `uncertain`. A `faithful` one leaves little to learn; a `happy` one does not know errors."""
 

@@ -53,10 +53,11 @@ class Recipe:
 
 RECIPES = {
     "uncertain": Recipe(),
+    "true": Recipe(cheerful=0.0, spurious=0.0),
     "faithful": Recipe(cheerful=0.0, spurious=0.0, slips=Slips()),
     "happy": Recipe(cheerful=1.0, spurious=0.0, errors=False),
 }
-"""The shipped base is `uncertain`. A `faithful` one leaves little to learn; a `happy` one does not know errors."""
+"""`true` tells what a sloppy agent really met; `faithful` is true and its agent careful; `happy` knows no errors."""
 
 
 class Retelling(World):

@@ -326,9 +326,10 @@ def test_a_damaged_checkpoint(envace: Envace, folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("few_tasks")
-def test_a_checkpoint_of_another_run(envace: Envace, folder: Path) -> None:
+def test_a_checkpoint_of_another_run(envace: Envace, folder: Path, tmp_path: Path) -> None:
+    new_policy(seed=1, width=32, layers=2, heads=2).save(tmp_path / "other")
     assert envace("train", "--steps", "1", "--domain", "finance", "--policy", folder).code == 0
-    done = envace("train", "--steps", "2", "--domain", "finance", "--policy", folder)
+    done = envace("train", "--steps", "1", "--domain", "finance", "--policy", tmp_path / "other")
     is_one_line(done, "another configuration", "delete it")
 
 
@@ -499,7 +500,7 @@ def test_from_training_to_a_report(
     chosen = ["--arm", "execute", "--seed", "4", "--steps", "1", "--domain", "finance,retail"]
     done = envace("train", *chosen, "--policy", folder, "--out", out)
     assert done.code == 0
-    path = paths.RUNS / "execute-finance-retail-4.json"
+    path = paths.RUNS / "execute-finance-retail-1steps-4.json"
     record = timeless(path)
     assert record["totals"]["environment_calls"] > 100
     assert (record["seed"], record["domains"]) == (4, ["finance", "retail"])
@@ -563,7 +564,7 @@ def test_a_base_is_made_and_recorded(envace: Envace, tmp_path: Path, monkeypatch
     record = json.loads((paths.RUNS / "pretrain-uncertain-3.json").read_text(encoding="utf-8"))
     assert record["command"].startswith("envace pretrain --recipe uncertain --seed 3")
     assert record["seed"] == record["config"]["seed"] == 3
-    assert [phase["recipe"] for phase in record["config"]["phases"]] == ["faithful", "uncertain"]
+    assert [phase["recipe"] for phase in record["config"]["phases"]] == ["true", "uncertain"]
     assert record["tokens"] > 20
     assert {"date", "versions"} <= record.keys()
     assert load_policy(tmp_path / "base").chat.words == vocabulary()
