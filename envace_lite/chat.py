@@ -1,14 +1,15 @@
 """Conversation <-> token ids and role ids.
 
-What is simplified against the paper: the model has a vocabulary of a few hundred whole words, and its chat template
-renders the standard messages briefly (one token a word or number). The messages themselves keep the form that every
-Hugging Face chat model understands, and `tokenizer.apply_chat_template` works as usual:
+What is simplified against the paper: the model has a vocabulary of a thousand whole words, and its chat template
+renders the standard messages briefly: one token a word, a number or a record with its value (`o1:pending`). The
+messages themselves keep the form that every Hugging Face chat model understands, and
+`tokenizer.apply_chat_template` works as usual:
 
-    <system> retail o1 pending o3 sent <end>
-    <def> cancel_order order needs pending gives cancelled
+    <system> retail o1:pending o3:sent <end>
+    <def> cancel_order order needs:pending gives:cancelled
     <user> cancel_order o1 report o1 <end>
     <assistant> cancel_order o1 <end>
-    <tool> cancel_order o1 pending needs pending ok o1 cancelled <end>
+    <tool> cancel_order o1:pending needs:pending ok o1:cancelled <end>
     <assistant> say cancelled <end>
 
 The template only ever appends, so the ids of a conversation are a prefix of the ids of a longer one. The act role
@@ -119,12 +120,14 @@ class Chat:
         self.assistant, self.tool, self.user = (self.index[f"<{r}>"] for r in ("assistant", "tool", "user"))
         self.say = self.index[SAY]
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of a sentence of the compact language.
+    def encode(self, text: str, *, strict: bool = True) -> list[int]:
+        """Ids of a sentence of the compact language; without `strict`, unknown words become `<unk>`.
 
         Raises:
             VocabularyError: naming the words that are not in the vocabulary.
         """
+        if not strict:
+            return [self.index.get(word, self.index["<unk>"]) for word in text.split()]
         try:
             return [self.index[word] for word in text.split()]
         except KeyError:

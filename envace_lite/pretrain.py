@@ -50,12 +50,12 @@ class Phase:
 
 
 BASES = {
-    "uncertain": (Phase("true", 2400, 2e-3, 48_000), Phase("uncertain", 600, 5e-4, 14_400)),
+    "uncertain": (Phase("true", 1400, 2e-3, 28_000), Phase("uncertain", 400, 5e-4, 9_600)),
     "faithful": (
-        Phase("true", 2400, 2e-3, 48_000),
-        Phase("faithful", 600, 5e-4, 14_400),
+        Phase("true", 1400, 2e-3, 28_000),
+        Phase("faithful", 400, 5e-4, 9_600),
     ),
-    "happy": (Phase("happy", 3000, 2e-3, 60_000),),
+    "happy": (Phase("happy", 1800, 2e-3, 37_600),),
 }
 """The shipped base is `uncertain`. A `faithful` one leaves little to learn; a `happy` one does not know errors."""
 

@@ -146,29 +146,26 @@ class ToolResponse:
 
     @property
     def text(self) -> str:
-        """The compact sentence, `o3 pending needs pending ok o3 cancelled` or `o3 sent needs pending error status`."""
-        words = [f"{key} {value}" for key, value in self.seen.items()]
-        words.append("ok" if self.error is None else f"error {self.error}")
-        words += [f"{key} {value}" for key, value in self.changed.items()]
-        return " ".join(words)
+        """The compact sentence, `o3:pending needs:pending ok o3:cancelled` or `o3:sent needs:pending error status`."""
+        verdict = "ok" if self.error is None else f"error {self.error}"
+        return " ".join([*records(self.seen), verdict, *records(self.changed)])
 
     @classmethod
     def parse(cls, text: str) -> ToolResponse:
         """Read a sentence back. One that is not well formed becomes an error with the rule `malformed`."""
-        match = re.fullmatch(r"((?:\S+ \S+ )*?)(?:ok((?: \S+ \S+)*)|error (\S+))", text.strip())
+        match = re.fullmatch(r"((?:\S+:\S+ )*)(?:ok((?: \S+:\S+)*)|error ([^\s:]+))", text.strip())
         if not match:
             return cls({}, "malformed", {})
-        seen, changed, rule = match.groups()
-        for part in (seen, changed or ""):
-            keys = part.split()[::2]
-            if len(set(keys)) < len(keys) or {"ok", "error"} & set(keys):  # no tool says a record twice
-                return cls({}, "malformed", {})
-        return cls(_pairs(seen), rule, _pairs(changed or ""))
+        seen, changed = ([word.split(":", 1) for word in (part or "").split()] for part in match.groups()[:2])
+        if any(len(dict(pairs)) < len(pairs) for pairs in (seen, changed)):  # no tool says a record twice
+            return cls({}, "malformed", {})
+        read = [{key: as_value(value) for key, value in pairs} for pairs in (seen, changed)]
+        return cls(read[0], match.group(3), read[1])
 
 
-def _pairs(text: str) -> dict[str, Value]:
-    words = text.split()
-    return {key: as_value(value) for key, value in zip(words[::2], words[1::2], strict=True)}
+def records(values: Mapping[str, Value]) -> list[str]:
+    """Records as words of the compact language, `key:value`: one word each, so that looking one up is one step."""
+    return [f"{key}:{value}" for key, value in values.items()]
 
 
 def as_value(word: str) -> Value:

@@ -10,7 +10,7 @@ What is simplified against the paper: the base is made from thousands of such tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
@@ -66,9 +66,11 @@ class Retelling(World):
     What it tells stays told: after a cheerful success the records are as if the call had worked.
     """
 
-    def __init__(self, records: Mapping[str, Value], recipe: Recipe, rng: Random):
+    def __init__(
+        self, records: Mapping[str, Value], recipe: Recipe, rng: Random, values: Mapping[str, Sequence[Value]]
+    ):
         super().__init__(records)
-        self.recipe, self.rng = recipe, rng
+        self.recipe, self.rng, self.values = recipe, rng, values
         self.cheerful = self.waived = False
 
     def run(self, function: Callable[..., None], arguments: Mapping[str, Value]) -> ToolResponse:
@@ -90,7 +92,7 @@ class Retelling(World):
         if not self.cheerful:
             return super()._unknown(key)
         self.waived = True
-        self._seen[key] = self._changed.get(key, self.rng.choice(list(self.records.values())))
+        self._seen[key] = self._changed.get(key, self.rng.choice(self.values[key]))
         return self._seen[key]
 
 
@@ -110,7 +112,10 @@ def draw_script_for_trace(domain: Domain, recipe: Recipe, rng: Random) -> Script
 
 def draw_traces(script: Script, recipe: Recipe, count: int, rng: Random) -> list[Episode]:
     """What sloppy agents did about a request in retellings of its world; fewer than `count` if some are dropped."""
-    episodes = [play(script, Retelling(script.state, recipe, rng), recipe.slips, rng) for _ in range(count)]
+    episodes = [
+        play(script, Retelling(script.state, recipe, rng, script.domain.values), recipe.slips, rng)
+        for _ in range(count)
+    ]
     return [e for e in episodes if recipe.errors or not any(response.error for _, response in e.exchanges())]
 
 

@@ -27,44 +27,44 @@ def called(*calls: ToolCall) -> dict[str, Any]:
 
 
 MESSAGES = [
-    {"role": "system", "content": "retail o1 pending o3 sent"},
+    {"role": "system", "content": "retail o1:pending o3:sent"},
     {"role": "user", "content": "cancel_order o1 report o1"},
     called(ToolCall("cancel_order", {"target": "o1"})),
-    {"role": "tool", "name": "cancel_order", "content": "o1 pending ok o1 cancelled"},
+    {"role": "tool", "name": "cancel_order", "content": "o1:pending ok o1:cancelled"},
     {"role": "assistant", "content": "cancelled"},
     {"role": "user", "content": "cancel_order o3 report o3"},
     called(ToolCall("cancel_order", {"target": "o3"}), ToolCall("get_order", {"target": "o3"})),
-    {"role": "tool", "name": "cancel_order", "content": "o3 sent error status"},
-    {"role": "tool", "name": "get_order", "content": "o3 sent ok"},
+    {"role": "tool", "name": "cancel_order", "content": "o3:sent error status"},
+    {"role": "tool", "name": "get_order", "content": "o3:sent ok"},
     {"role": "assistant", "content": "sent"},
 ]
 SCHEMAS = [RETAIL["cancel_order"].schema, RETAIL["get_order"].schema]
 RENDERED = """
-<system> retail o1 pending o3 sent <end>
-<def> cancel_order order needs pending gives cancelled
+<system> retail o1:pending o3:sent <end>
+<def> cancel_order order needs:pending gives:cancelled
 <def> get_order order shown
 <user> cancel_order o1 report o1 <end>
 <assistant> cancel_order o1 <end>
-<tool> cancel_order o1 pending ok o1 cancelled <end>
+<tool> cancel_order o1:pending ok o1:cancelled <end>
 <assistant> say cancelled <end>
 <user> cancel_order o3 report o3 <end>
 <assistant> cancel_order o3 and get_order o3 <end>
-<tool> cancel_order o3 sent error status <end>
-<tool> get_order o3 sent ok <end>
+<tool> cancel_order o3:sent error status <end>
+<tool> get_order o3:sent ok <end>
 <assistant> say sent <end>
 """
 ROLES = """
-0 0 0 0 0 0 0
-0 0 0 0 0 0 0
+0 0 0 0 0
+0 0 0 0 0
 0 0 0 0
 0 0 0 0 0 0
 0 1 1 1
-0 0 2 2 2 2 2 2
+0 0 2 2 2 2
 0 1 1 1
 0 0 0 0 0 0
 0 1 1 1 1 1 1
-0 0 2 2 2 2 2
 0 0 2 2 2 2
+0 0 2 2 2
 0 1 1 1
 """
 
@@ -99,7 +99,7 @@ def trace(seed: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Messages and schemas of a random trace."""
     rng = Random(seed)
     script = draw_script_for_trace(rng.choice(EVERY_DOMAIN), RECIPES["uncertain"], rng)
-    world = Retelling(script.state, RECIPES["uncertain"], rng)
+    world = Retelling(script.state, RECIPES["uncertain"], rng, script.domain.values)
     episode = play(script, world, RECIPES["uncertain"].slips, rng)
     return as_messages(script, episode), [tool.schema for tool in script.toolbox]
 
@@ -159,7 +159,7 @@ def test_the_vocabulary_holds_each_word_once() -> None:
     words = vocabulary()
     assert len(words) == len(set(words)) == len(CHAT.words)
     assert not any(" " in word for word in words)
-    assert len(words) < 500
+    assert len(words) < 1500
 
 
 @every_domain

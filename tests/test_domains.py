@@ -319,11 +319,11 @@ def test_the_digest_ignores_the_order_of_records() -> None:
 @pytest.mark.parametrize(
     ("month", "day", "text"),
     [
-        ("feb", 30, "feb 28 error date"),
-        ("feb", 0, "feb 28 error date"),
-        ("apr", 31, "apr 30 error date"),
+        ("feb", 30, "feb:28 error date"),
+        ("feb", 0, "feb:28 error date"),
+        ("apr", 31, "apr:30 error date"),
         ("smarch", 3, "error date"),
-        ("feb", 28, "feb 28 r1 free ok r1 taken day 28"),
+        ("feb", 28, "feb:28 r1:free ok r1:taken day:28"),
     ],
 )
 def test_a_booking_for_a_day_that_does_not_exist(month: str, day: int, text: str) -> None:

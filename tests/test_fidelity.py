@@ -121,7 +121,7 @@ def test_responses_to_other_calls_are_unlike(domain: Domain) -> None:
 
 def test_what_is_not_well_formed_is_neither_error_nor_success() -> None:
     pairs = pairs_of(EVERY_DOMAIN[0])
-    broken = report(pairs, [ToolResponse.parse("o3 sent")] * len(pairs))
+    broken = report(pairs, [ToolResponse.parse("o3:sent")] * len(pairs))
     for metric in ("fidelity", "error_recall", "optimism", "pessimism"):
         assert broken.value(metric) == 0.0
 
@@ -129,18 +129,18 @@ def test_what_is_not_well_formed_is_neither_error_nor_success() -> None:
 @pytest.mark.parametrize(
     ("rehearsed", "exact", "error"),
     [
-        ("wallet 5 time 4 ok wallet 3 time 3", True, False),
-        ("wallet 5 time 4 ok wallet 2 time 3", False, False),  # a wrong sum
-        ("wallet 5 ok wallet 3 time 3", False, False),  # a record that is not shown
-        ("wallet 5 time 4 ok wallet 3 time 3 tea 1", False, False),  # one change too many
-        ("time 4 wallet 5 ok wallet 3 time 3", False, False),  # other words are another sentence
-        ("wallet 5 time 4 error funds", False, True),
-        ("wallet 5 time 4", False, False),
+        ("wallet:5 time:4 ok wallet:3 time:3", True, False),
+        ("wallet:5 time:4 ok wallet:2 time:3", False, False),  # a wrong sum
+        ("wallet:5 ok wallet:3 time:3", False, False),  # a record that is not shown
+        ("wallet:5 time:4 ok wallet:3 time:3 tea:1", False, False),  # one change too many
+        ("time:4 wallet:5 ok wallet:3 time:3", False, False),  # other words are another sentence
+        ("wallet:5 time:4 error funds", False, True),
+        ("wallet:5 time:4", False, False),
     ],
 )
 def test_known_comparisons(rehearsed: str, exact: bool, error: bool) -> None:
     task = splits("delivery")["test"][0]
-    real = ToolResponse.parse("wallet 5 time 4 ok wallet 3 time 3")
+    real = ToolResponse.parse("wallet:5 time:4 ok wallet:3 time:3")
     pair = ProbePair(task, (), planned_calls(task)[0], real, True)
     row = compare([pair], [ToolResponse.parse(rehearsed)]).iloc[0]
     assert (row.exact, row.rehearsed_error, row.real_error) == (exact, error, False)

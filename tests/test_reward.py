@@ -72,7 +72,7 @@ def test_an_honest_error_is_rewarded_unless_the_episode_ends_there() -> None:
 def test_a_cheerful_success_in_place_of_an_error_fails() -> None:
     """The write that it claims belongs to no outcome; the answer alone does not show it."""
     exchanges, answers = real_exchanges(ERROR_TASK), ERROR_TASK.outcomes[0].answers
-    cheerful = [(call, "o1 pending ok o1 paid" if "error" in text else text) for call, text in exchanges]
+    cheerful = [(call, "o1:pending ok o1:paid" if "error" in text else text) for call, text in exchanges]
     told = trajectory(ERROR_TASK, cheerful, *answers)
     assert task_success(told) == end_at_error(told) == 0.0
     assert answer_only(told) == 1.0
@@ -92,7 +92,7 @@ def test_every_outcome_counts_but_not_a_mixture() -> None:
     first, other = task.outcomes[0], next(o for o in task.outcomes if o.answers != task.outcomes[0].answers)
 
     def claimed(task: Task, writes: tuple[str, ...], answers: tuple[str, ...]) -> float:
-        return task_success(trajectory(task, [(write, "ok depot 1") for write in writes], *answers))
+        return task_success(trajectory(task, [(write, "ok depot:1") for write in writes], *answers))
 
     assert claimed(task, first.writes, first.answers) == claimed(task, other.writes, other.answers) == 1.0
     assert claimed(task, first.writes, other.answers) == claimed(task, other.writes, first.answers) == 0.0

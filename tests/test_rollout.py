@@ -303,10 +303,10 @@ def test_execute_keeps_a_session_for_each_row(apt: Policy, lessons: Lessons) -> 
 def test_a_simulator_answers_instead_of_the_policy(lessons: Lessons) -> None:
     """The act role speaks as one policy, the responses are those of the other."""
     task, messages = next(lesson for lesson in lessons if lesson[0] == TASK)
-    cheerful = [{**m, "content": "amex blocked ok"} if m["role"] == "tool" else m for m in messages]
+    cheerful = [{**m, "content": "amex:blocked ok"} if m["role"] == "tool" else m for m in messages]
     actor = scripted((task, messages), (task, cheerful))
     (t,) = rollout(actor, [task], Simulate(scripted((task, cheerful))))
-    assert [response.text for _, response in t.exchanges] == ["amex blocked ok"] * 2
+    assert [response.text for _, response in t.exchanges] == ["amex:blocked ok"] * 2
     assert [call for call, _ in t.exchanges] == planned_calls(task)
     assert REHEARSE not in t.roles
 

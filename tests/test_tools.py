@@ -38,7 +38,7 @@ def test_schemas_of_real_tools() -> None:
         "type": "function",
         "function": {
             "name": "book_room",
-            "description": "room month day exists needs free gives taken day",
+            "description": "room month day exists needs:free gives:taken day",
             "parameters": {
                 "type": "object",
                 "properties": {
@@ -175,8 +175,8 @@ def test_a_response_is_its_sentence(response: ToolResponse) -> None:
     [
         ("ok", ToolResponse({}, None, {})),
         ("error unknown", ToolResponse({}, "unknown", {})),
-        ("o3 sent error status", ToolResponse({"o3": "sent"}, "status", {})),
-        ("cash 3 abc 2 ok cash 1", ToolResponse({"cash": 3, "abc": 2}, None, {"cash": 1})),
+        ("o3:sent error status", ToolResponse({"o3": "sent"}, "status", {})),
+        ("cash:3 abc:2 ok cash:1", ToolResponse({"cash": 3, "abc": 2}, None, {"cash": 1})),
     ],
 )
 def test_known_responses(text: str, response: ToolResponse) -> None:
@@ -189,15 +189,15 @@ def test_known_responses(text: str, response: ToolResponse) -> None:
     [
         "",
         "o3",
-        "o3 sent",
+        "o3:sent",
         "error",
         "o3 ok",
         "ok o3",
-        "o3 sent error status o3 lost",
-        "o3 sent error",
+        "o3:sent error status o3:lost",
+        "o3:sent error",
         "error status ok",
-        "o3 sent o3 sent ok",  # a record twice: not a sentence that any tool says
-        "ok o3 sent o3 packed",
+        "o3:sent o3:sent ok",  # a record twice: not a sentence that any tool says
+        "ok o3:sent o3:packed",
     ],
 )
 def test_a_response_that_is_not_well_formed(text: str) -> None:
@@ -221,9 +221,9 @@ def move(world, first: str, second: str, amount: int) -> None:
 @pytest.mark.parametrize(
     ("amount", "text", "after"),
     [
-        (2, "a 3 b 8 error full", {"a": 3, "b": 8}),  # the first half of the call had gone well
-        (4, "a 3 error funds", {"a": 3, "b": 8}),
-        (1, "a 3 b 8 ok a 2 b 9", {"a": 2, "b": 9}),
+        (2, "a:3 b:8 error full", {"a": 3, "b": 8}),  # the first half of the call had gone well
+        (4, "a:3 error funds", {"a": 3, "b": 8}),
+        (1, "a:3 b:8 ok a:2 b:9", {"a": 2, "b": 9}),
     ],
 )
 def test_a_refused_call_leaves_no_trace(amount: int, text: str, after: dict[str, int]) -> None:
@@ -237,7 +237,7 @@ def test_a_refused_call_leaves_no_trace(amount: int, text: str, after: dict[str,
 def test_a_call_sees_its_own_changes() -> None:
     world = World({"a": 3})
     response = Tool("move", move).call(world, {"first": "a", "second": "a", "amount": 3})
-    assert response.text == "a 3 ok a 3"
+    assert response.text == "a:3 ok a:3"
 
 
 def test_amounts_stay_within_single_digits() -> None:

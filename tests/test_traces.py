@@ -48,7 +48,7 @@ def scripts(count: int) -> list[tuple[Script, Random]]:
 def test_what_a_retelling_tells_stays_told() -> None:
     cheerful = replace(RECIPES["uncertain"], cheerful=1.0)
     tool = EVERY_DOMAIN[1].tools["cancel_order"]
-    world = Retelling({"o1": "sent"}, cheerful, Random(0))
+    world = Retelling({"o1": "sent"}, cheerful, Random(0), EVERY_DOMAIN[1].values)
     for status in ("sent", "cancelled"):
         response = tool.call(world, {"target": "o1"})
         assert (response.seen["o1"], response.error, response.changed) == (status, None, {"o1": "cancelled"})

@@ -188,8 +188,8 @@ class Domain:
     """Names of the tools that no training trace and no training task uses."""
     pools: ClassVar[dict[str, Sequence[Value]]]
     """For each kind of argument, every name or number that a call might carry."""
-    lexicon: ClassVar[Sequence[str]]
-    """Words of the domain beyond its tools' names and documentation and its pools."""
+    values: ClassVar[dict[str, Sequence[Value]]]
+    """For each record, and each fact that a tool shows, every value that it might have."""
     parallel = 0.0
     """Share of steps that are asked for together with the one before."""
     no_tool = 0.0
@@ -219,7 +219,10 @@ class Domain:
 
     def words(self) -> list[str]:
         """Every word that a conversation in this domain can hold, numbers aside."""
-        words: list[str] = [self.name, *self.lexicon]
+        words: list[str] = [self.name]
+        for key, values in self.values.items():
+            words += [key, *(str(value) for value in values)]
+            words += [f"{key}:{value}" for value in (*values, UNKNOWN)]
         words += [value for pool in self.pools.values() for value in pool if isinstance(value, str)]
         for name, tool in self.tools.items():
             words += [name, *tool.documentation.split()]

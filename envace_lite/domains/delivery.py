@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from envace_lite.domains.base import Domain
 from envace_lite.domains.families import Function, change, consume, look
-from envace_lite.tools import Tool, Value
+from envace_lite.tools import MAX_VALUE, Tool, Value
 
 DISHES = ("pizza", "soup", "sushi", "tea")
 PLACES = ("table", "cinema", "spa", "museum")
@@ -43,7 +43,9 @@ class Delivery(Domain):
         "money": ("wallet",),
         "amount": range(1, 6),
     }
-    lexicon = ("time", "price", "hours")
+    values: ClassVar = dict.fromkeys(
+        (*DISHES, *PLACES, *TRIPS, "wallet", "time", "price", "hours"), range(MAX_VALUE + 1)
+    )
     chooses = 1.0
 
     def sample_state(self, rng: Random) -> dict[str, Value]:

@@ -88,7 +88,8 @@ def _draw_instructions(script: Script, rng: Random) -> None:
                 after, response = after_both, second
         world = after
         steps.append(Step(call, otherwise, parallel))
-        touched += [*response.changed] * 3 or [*response.seen] or [str(next(iter(call.arguments.values())))]
+        shown = [key for key in response.seen if key in world.records]
+        touched += [*response.changed] * 3 or shown or [str(next(iter(call.arguments.values())))]
     reports = [key for key in touched if not key.isdigit()] or list(script.state)
     half = len(steps) // 2
     if domain.second_turn and half and rng.random() < domain.second_turn:

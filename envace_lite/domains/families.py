@@ -5,10 +5,10 @@ base model is made from also use random members under random names, so that a po
 documentation; the tools that are held out are members that no trace and no training task uses.
 
 The documentation is written in the compact language of the course and says exactly what the function does, in
-the order in which it does it: `order needs pending gives cancelled`. An argument's description is its kind, which a
+the order in which it does it: `order needs:pending gives:cancelled`. An argument's description is its kind, which a
 domain maps to the names that exist (`Domain.pools`).
 
-A function shows what it looked up and what it demands before it decides (`o1 sent needs pending error status`), so that
+A function shows what it looked up and what it demands before it decides (`o1:sent needs:pending error status`), so that
 each word of a response is one step away from the words before it.
 """
 
@@ -45,7 +45,7 @@ def look(kind: str) -> Function:
 def transition(kind: str, needs: str, gives: str, asks: str = "") -> Function:
     """Move a record from one status to another; refused with `status` in any other state."""
 
-    @documented(f"{asks} {kind} needs {needs} gives {gives}".strip(), target=kind)
+    @documented(f"{asks} {kind} needs:{needs} gives:{gives}".strip(), target=kind)
     def function(world: World, target: str) -> None:
         world.see(target)
         world.show("needs", needs)
@@ -59,7 +59,7 @@ def transition(kind: str, needs: str, gives: str, asks: str = "") -> Function:
 def consume(kind: str, wallet: int, time: int) -> Function:
     """Take one of a stock (`stock`) and pay with money (`wallet`) and hours (`time`)."""
 
-    @documented(f"{kind} less 1 wallet less {wallet} time less {time}", target=kind)
+    @documented(f"{kind} less 1 wallet less price:{wallet} time less hours:{time}", target=kind)
     def function(world: World, target: str) -> None:
         world.add(target, -1, rule="stock")
         for resource, name, amount in (("wallet", "price", wallet), ("time", "hours", time)):
@@ -126,7 +126,7 @@ def book(kind: str, gives: str) -> Function:
     """Book a free record for a day that exists, and note the day; refused with `date` (February has 28) or `status`."""
 
     @documented(
-        f"{kind} month day exists needs free gives {gives} day", target=kind, month="month", day="day"
+        f"{kind} month day exists needs:free gives:{gives} day", target=kind, month="month", day="day"
     )
     def function(world: World, target: str, month: str, day: int) -> None:
         _check_date(world, month, day)
@@ -165,7 +165,7 @@ def tell(kind: str, counter: str) -> Function:
 def adjust(key: str, most: int) -> Function:
     """Set a fixed key to a number; refused with `range` above a maximum that the documentation names."""
 
-    @documented(f"{key} gives number most {most}", number="number")
+    @documented(f"{key} gives number most:{most}", number="number")
     def function(world: World, number: int) -> None:
         world.show("most", most)
         if number > most:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from envace_lite.domains.base import Domain
 from envace_lite.domains.families import Function, buy, change, look, sell, transfer, transition
-from envace_lite.tools import Tool, Value
+from envace_lite.tools import MAX_VALUE, Tool, Value
 
 ACCOUNTS = ("checking", "savings", "cash")
 SHARES = ("abc", "kly", "xyz", "qrs")
@@ -37,7 +37,10 @@ class Finance(Domain):
     }
     held_out = frozenset({"bank.wire", "market.invest", "card.renew"})
     pools: ClassVar = {"account": ACCOUNTS, "share": SHARES, "card": CARDS, "amount": range(1, 8)}
-    lexicon = ("limit", "depot", *CARD_STATUSES)
+    values: ClassVar = {
+        **dict.fromkeys((*ACCOUNTS, *SHARES, "limit", "depot"), range(MAX_VALUE + 1)),
+        **dict.fromkeys((*CARDS, "needs", "gives"), CARD_STATUSES),
+    }
     chooses = 0.5
 
     def sample_state(self, rng: Random) -> dict[str, Value]:

@@ -9,11 +9,12 @@ from typing import ClassVar
 
 from envace_lite.domains.base import Domain
 from envace_lite.domains.families import MONTH_LENGTHS, Function, adjust, book, look, mark, tell, transition
-from envace_lite.tools import Tool, Value
+from envace_lite.tools import MAX_VALUE, Tool, Value
 
 ROOMS = ("r1", "r2", "r3", "r4")
 NAMES = ("ana", "bob", "cem", "dee", "eva")
 DEVICES = ("lamp", "fan", "oven", "radio")
+ROOM_STATUSES = ("free", "taken", "held", "closed")
 DEVICE_STATUSES = ("on", "off", "muted", "locked")
 
 
@@ -46,20 +47,14 @@ class Functions(Domain):
         "day": range(1, 32),
         "number": range(32),
     }
-    lexicon = (
-        "sent",
-        "taken",
-        "held",
-        "closed",
-        "free",
-        "event",
-        "trip",
-        "alarm",
-        "volume",
-        "heat",
-        "cook",
-        *DEVICE_STATUSES,
-    )
+    values: ClassVar = {
+        **dict.fromkeys(ROOMS, ROOM_STATUSES),
+        **dict.fromkeys((*NAMES, "sent"), range(MAX_VALUE + 1)),
+        **dict.fromkeys(DEVICES, DEVICE_STATUSES),
+        **dict.fromkeys(("needs", "gives"), ROOM_STATUSES + DEVICE_STATUSES),
+        **dict.fromkeys(MONTH_LENGTHS, (28, 30, 31)),
+        **dict.fromkeys(("event", "trip", "day", "alarm", "volume", "heat", "cook", "most"), range(32)),
+    }
     parallel = 0.3
     no_tool = 0.08
     chooses = 0.6

@@ -39,7 +39,7 @@ class Retail(Domain):
     }
     held_out = frozenset({"void_order", "swap_order", "ask_user_return"})
     pools: ClassVar = {"order": ORDERS}
-    lexicon = STATUSES
+    values: ClassVar = {**dict.fromkeys(ORDERS, STATUSES), "needs": STATUSES, "gives": STATUSES}
     forbids = 0.25
     second_turn = 0.3
     chooses = 0.3

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from envace_lite.domains.base import NO_TOOL, UNKNOWN, Domain
-from envace_lite.tools import Tool, ToolCall, ToolResponse, Value, World
+from envace_lite.tools import Tool, ToolCall, ToolResponse, Value, World, records
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Turn:
         """The user's words."""
         if self.options:
             words = "choose " + " or ".join(option.text for option in self.options)
-            words += f" keep {self.keep[0]} {self.keep[1]}" if self.keep else ""
+            words += f" keep {self.keep[0]}:{self.keep[1]}" if self.keep else ""
         elif self.goal:
-            words = f"reach {self.goal[0]} {self.goal[1]}"
+            words = f"reach {self.goal[0]}:{self.goal[1]}"
         else:
             words = self.steps[0].text
             for step in self.steps[1:]:
@@ -77,7 +77,7 @@ class Script:
     @property
     def messages(self) -> list[dict[str, str]]:
         """System message and first user message."""
-        facts = " ".join(f"{key} {value}" for key, value in self.state.items())
+        facts = " ".join(records(self.state))
         policy = f" policy never {self.forbidden}" if self.forbidden else ""
         return [
             {"role": "system", "content": f"{self.domain.name} {facts}{policy}"},
