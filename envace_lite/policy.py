@@ -1,6 +1,6 @@
 """The policy: one compact transformer that plays both roles.
 
-What is simplified against the paper: 1.3 million parameters instead of 1.7 and 8 billion, a context of 256 tokens,
+What is simplified against the paper: 1.4 million parameters instead of 1.7 and 8 billion, a context of 256 tokens,
 float32 on a CPU. It is a plain transformers Llama; `save_pretrained` and `from_pretrained` work without this package.
 """
 
@@ -258,7 +258,7 @@ def new_policy(
     heads: int = 4,
     tokenizer: PreTrainedTokenizerFast | None = None,
 ) -> Policy:
-    """A fresh compact policy with random weights (about 1.3 million parameters)."""
+    """A fresh compact policy with random weights (about 1.4 million parameters)."""
     chat = Chat(tokenizer or build_tokenizer())
     config = LlamaConfig(
         vocab_size=len(chat.words),

@@ -1,6 +1,6 @@
 """World-rehearsal training: rollouts, task success, role-wise advantages, one update; and again.
 
-What is simplified against the paper: 24 tasks with 8 rollouts a step and LoRA on a 1.3 M model instead of 16 with 4 and
+What is simplified against the paper: 24 tasks with 8 rollouts a step and LoRA on a 1.4 M model instead of 16 with 4 and
 all weights of an 8 B one; one process; rollouts and updates take turns.
 
 Every random draw of a step comes from the seed and the step's number alone. A run that is interrupted and resumed is
