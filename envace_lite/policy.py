@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -327,6 +328,8 @@ def with_lora(policy: Policy, *, rank: int = 16, seed: int = 0) -> Policy:
     )
     state = torch.random.get_rng_state()
     torch.manual_seed(seed)
-    model = get_peft_model(copy.deepcopy(policy.model), config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft still asks transformers by an old name
+        model = get_peft_model(copy.deepcopy(policy.model), config)
     torch.random.set_rng_state(state)
     return Policy(model, policy.chat)
