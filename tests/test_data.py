@@ -315,7 +315,7 @@ def test_the_rollout_of_the_readme_could_have_happened() -> None:
             _, tool, documentation = line.split(maxsplit=2)
             assert domain.tools[tool].documentation == documentation
             schemas.append(domain.tools[tool].schema)
-    world = World(dict(zip(facts[::2], facts[1::2], strict=True)))
+    world = World(dict(fact.split(":") for fact in facts))
     calls = [
         line.split(maxsplit=1)[1].removesuffix(" <end>") for line in lines if line.startswith("<assistant>")
     ]
