@@ -92,7 +92,7 @@ def gap(
     right.set_ylim(0, 1.02)
     right.set_xlabel("step of world rehearsal")
     right.set_title("on the way (a few test tasks)", fontsize=10)
-    right.legend(frameon=False, fontsize=8, loc="center right")
+    right.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0.0, -0.16), ncol=4)
     for axes in (left, right):
         _bare(axes)
     figure.suptitle(title, fontsize=11)
