@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
+from envace_lite.attention import Seats
 from envace_lite.policy import Policy, pad_left, square_mask
 
 LONGEST_MESSAGE = 32
@@ -17,35 +18,48 @@ LONGEST_MESSAGE = 32
 
 
 class _Layer(DynamicLayer):
-    """A cache layer with room made in advance, so that a step writes one column instead of copying all."""
+    """A cache layer of families (see `attention`), with room made in advance, so that a step copies nothing.
 
-    def __init__(self, room: int):
+    Columns: the prompt's, then for each step one a place.
+    """
+
+    def __init__(self, seats: Seats, room: int):
         super().__init__()
-        self.room, self.length, self.is_initialized = room, 0, False
+        self.seats, self.room, self.length, self.is_initialized = seats, room, 0, False
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        rows, heads, new, width = key_states.shape
         if not self.is_initialized:
-            self.keys = key_states.new_empty(rows, heads, self.room, width)
-            self.values = key_states.new_empty(rows, heads, self.room, width)
+            families, heads, start, width = key_states.shape
+            shape = (families, heads, start + self.room * self.seats.places, width)
+            self.keys, self.values = key_states.new_empty(shape), value_states.new_empty(shape)
             self.is_initialized = True
-        end = self.length + new
-        self.keys[:, :, self.length : end] = key_states
-        self.values[:, :, self.length : end] = value_states
+            self._append(key_states, value_states)
+            return key_states, value_states
+        families = len(self.keys)
+        self._append(self.seats.seat(key_states, families), self.seats.seat(value_states, families))
+        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+
+    def _append(self, keys: Tensor, values: Tensor) -> None:
+        end = self.length + keys.shape[2]
+        self.keys[:, :, self.length : end] = keys
+        self.values[:, :, self.length : end] = values
         self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
 
     def get_seq_length(self) -> int:
         return self.length
 
-    def pick(self, rows: Tensor) -> None:
-        """Keep (or repeat) the given rows."""
-        kept = [tensor.new_empty(len(rows), *tensor.shape[1:]) for tensor in (self.keys, self.values)]
-        for new, old in zip(kept, (self.keys, self.values), strict=True):
-            new[:, :, : self.length] = old[:, :, : self.length].index_select(0, rows)
-        self.keys, self.values = kept
+    def pick(self, families: Tensor, columns: Tensor, room: int) -> None:
+        """Keep some families (F,) and for each of them the given columns (F, C); leave room for so many more."""
+        _, heads, old, width = self.keys.shape
+        head = families[:, None, None] * heads + torch.arange(heads)[:, None]
+        where = head * old + columns[:, None]
+        self.length = columns.shape[1]
+        for name in ("keys", "values"):
+            kept = self.keys.new_empty(len(families), heads, self.length + room, width)
+            kept[:, :, : self.length] = getattr(self, name).view(-1, width)[where]
+            setattr(self, name, kept)
 
 
 class Decoder:
@@ -62,30 +76,44 @@ class Decoder:
     def __init__(
         self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], copies: int, room: int, pad: int
     ):
-        ids, real = pad_left(prompts, pad)
+        ids, self.real = pad_left(prompts, pad)
         self.backbone, self.head = model.model, model.lm_head
-        self.layers = [_Layer(ids.shape[1] + room) for _ in range(model.config.num_hidden_layers)]
+        rows = torch.arange(len(prompts) * copies)
+        self.seats = Seats(rows // copies, rows % copies, copies)
+        self.steps, self.room = 0, room
+        self.layers = [_Layer(self.seats, room) for _ in range(model.config.num_hidden_layers)]
         self.cache = Cache(layers=self.layers)
-        self.positions = (real.cumsum(1) - 1).clamp(min=0)
-        self.real = real
-        states = self.backbone(ids, square_mask(real), self.positions, self.cache, use_cache=True)
-        self.logits: Tensor = self.head(states.last_hidden_state[:, -1])
-        self.positions = self.positions[:, -1:]
-        if copies > 1:
-            self.pick(torch.arange(len(prompts)).repeat_interleave(copies))
+        positions = (self.real.cumsum(1) - 1).clamp(min=0)
+        states = self.backbone(ids, square_mask(self.real), positions, self.cache, use_cache=True)
+        self.positions = positions[self.seats.family, -1:]
+        self.logits: Tensor = self.head(states.last_hidden_state[:, -1])[self.seats.family]
 
     def pick(self, rows: Tensor) -> None:
-        """Keep (or repeat) the given rows."""
+        """Keep the given rows, in ascending order. A family without rows leaves; the others close up."""
+        seats, prompt = self.seats, self.real.shape[1]
+        families, family, counts = seats.family[rows].unique(return_inverse=True, return_counts=True)
+        place = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[family]
+        places = int(counts.max())
+        before = torch.zeros(len(families), places, dtype=torch.long)  # an empty place copies the first one
+        before[family, place] = seats.place[rows]
+        own = prompt + torch.arange(self.steps)[:, None] * seats.places + before[:, None]
+        columns = torch.cat([torch.arange(prompt).expand(len(families), -1), own.flatten(1)], dim=1)
         for layer in self.layers:
-            layer.pick(rows)
-        self.positions, self.real, self.logits = self.positions[rows], self.real[rows], self.logits[rows]
+            layer.pick(families, columns, (self.room - self.steps) * places)
+        seats.family, seats.place, seats.places = family, place, places
+        self.positions, self.real, self.logits = self.positions[rows], self.real[families], self.logits[rows]
 
     def step(self, tokens: Tensor) -> None:
         """Append one token to each row. `tokens`: (B,)."""
-        self.real = torch.cat([self.real, torch.ones_like(self.real[:, :1])], dim=1)
+        self.steps += 1
         self.positions = self.positions + 1
         states = self.backbone(
-            tokens[:, None], self.real[:, None, None], self.positions, self.cache, use_cache=True
+            tokens[:, None],
+            self.seats.mask(self.real, self.steps),
+            self.positions,
+            self.cache,
+            use_cache=True,
+            seats=self.seats,
         ).last_hidden_state
         self.logits = self.head(states[:, -1])
 
@@ -102,8 +130,10 @@ def sample(logits: Tensor, temperature: float, generator: torch.Generator | None
     log_p = (logits / (temperature or 1.0)).log_softmax(-1)
     if temperature == 0:
         tokens = log_p.argmax(-1)
-    else:
-        tokens = torch.multinomial(log_p.exp(), 1, generator=generator).squeeze(-1)
+    else:  # one random number a row; torch.multinomial draws one a word, and takes four times as long
+        below = log_p.exp().cumsum(-1)
+        point = torch.rand(len(below), 1, generator=generator) * below[:, -1:]
+        tokens = torch.searchsorted(below, point, right=True).squeeze(-1).clamp(max=below.shape[1] - 1)
     return tokens, log_p.gather(-1, tokens[:, None]).squeeze(-1)
 
 

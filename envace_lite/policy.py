@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging
 
+from envace_lite.attention import FAMILIES
 from envace_lite.chat import Chat, build_tokenizer
 
 CONTEXT = 256
@@ -67,13 +69,14 @@ class Policy:
 
     @contextmanager
     def sampler(self) -> Iterator[PreTrainedModel]:
-        """The plain model to sample from.
+        """The plain model to sample from, with the attention of `attention` in it.
 
         LoRA adapters are folded into the weights for the time of the block, since a folded model samples much faster;
         afterwards the very same base weights stand there again, bit for bit.
         """
         if not isinstance(self.model, PeftModel):
-            yield self.model
+            with _family_attention(self.model):
+                yield self.model
             return
         adapted = [m for m in self.model.modules() if hasattr(m, "lora_A") and hasattr(m, "base_layer")]
         if any(module._disable_adapters for module in adapted):  # folded by an outer block
@@ -84,7 +87,8 @@ class Policy:
             module.base_layer.weight.data = module.base_layer.weight.data + module.get_delta_weight("default")
             module._disable_adapters = True
         try:
-            yield self.model.base_model.model
+            with _family_attention(self.model.base_model.model):
+                yield self.model.base_model.model
         finally:
             for module, weight in zip(adapted, kept, strict=True):
                 module.base_layer.weight.data = weight
@@ -237,6 +241,16 @@ def _plain(key: str) -> str:
     return key.replace(".base_layer.", ".")
 
 
+@contextmanager
+def _family_attention(model: PreTrainedModel) -> Iterator[None]:
+    usual = model.config._attn_implementation
+    model.set_attn_implementation(FAMILIES)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(usual)
+
+
 def pad_left(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
     """Ids (B, T) with the rows ending in the last column, and the mask of what is real."""
     longest = max(map(len, rows))
@@ -279,7 +293,19 @@ def new_policy(
     torch.manual_seed(seed)
     model = LlamaForCausalLM(config)
     torch.random.set_rng_state(state)
+    _compose(model.get_input_embeddings().weight.data, chat)
     return Policy(model, chat)
+
+
+def _compose(embeddings: Tensor, chat: Chat) -> None:
+    """Let a word that is a record with its value (`o1:pending`) start as the sum of its parts.
+
+    So a query for `o1` finds it before each pair of words was learned, and looking things up begins sooner.
+    """
+    for word, index in chat.index.items():
+        parts = [chat.index[part] for part in word.split(":") if part in chat.index]
+        if len(parts) == 2:
+            embeddings[index] = embeddings[parts].sum(0) / math.sqrt(2)
 
 
 def load_policy(folder: Path | str) -> Policy:

@@ -37,7 +37,7 @@ class Phase:
     Args:
         recipe: name of a recipe of `traces.RECIPES`.
         steps: optimiser steps, a multiple of eight.
-        lr: highest learning rate; 100 steps of warm-up, then a cosine to a tenth.
+        lr: highest learning rate of the layers' matrices; 100 steps of warm-up, then a cosine to a tenth.
         requests: number of different requests, each with `PretrainConfig.per_request` traces.
         batch: requests a step.
     """
@@ -50,12 +50,9 @@ class Phase:
 
 
 BASES = {
-    "uncertain": (Phase("true", 1400, 2e-3, 28_000), Phase("uncertain", 400, 5e-4, 9_600)),
-    "faithful": (
-        Phase("true", 1400, 2e-3, 28_000),
-        Phase("faithful", 400, 5e-4, 9_600),
-    ),
-    "happy": (Phase("happy", 1800, 2e-3, 37_600),),
+    "uncertain": (Phase("true", 4000, 2.5e-3, 80_000), Phase("uncertain", 600, 6e-4, 14_400)),
+    "faithful": (Phase("true", 4000, 2.5e-3, 80_000), Phase("faithful", 600, 6e-4, 14_400)),
+    "happy": (Phase("happy", 4600, 2.5e-3, 94_400),),
 }
 """The shipped base is `uncertain`. A `faithful` one leaves little to learn; a `happy` one does not know errors."""
 
@@ -82,10 +79,29 @@ class PretrainConfig:
             raise ValueError(f"save_every has to be a multiple of {BATCHES_AT_ONCE}")
 
 
-def learning_rate(phase: Phase, step: int) -> float:
-    """Warm-up, then a cosine to a tenth of the highest rate."""
+def schedule(phase: Phase, step: int) -> float:
+    """The share of the highest rate: warm-up, then a cosine to a tenth."""
     progress = step / max(phase.steps, 1)
-    return phase.lr * min(1.0, (step + 1) / 100) * (0.55 + 0.45 * math.cos(math.pi * progress))
+    return min(1.0, (step + 1) / 100) * (0.55 + 0.45 * math.cos(math.pi * progress))
+
+
+def make_optimizers(policy: Policy, phase: Phase) -> list[torch.optim.Optimizer]:
+    """Muon for the layers' matrices, AdamW for the embeddings and norms.
+
+    With AdamW alone the same loss takes about half as many steps again. The embeddings learn at 1.6 times
+    the matrices' rate.
+    """
+    matrices = [p for name, p in policy.model.named_parameters() if p.ndim == 2 and "layers" in name]
+    others = [p for p in policy.model.parameters() if all(p is not matrix for matrix in matrices)]
+    lr = phase.lr
+    optimizers = [
+        torch.optim.Muon(matrices, lr=lr, momentum=0.95, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=1.6 * lr, betas=(0.9, 0.98), weight_decay=0.01),
+    ]
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["highest"] = group["lr"]
+    return optimizers
 
 
 def pretrain(
@@ -117,7 +133,7 @@ def pretrain(
         corpus = make_corpus(
             policy.chat, RECIPES[phase.recipe], phase.requests, config.per_request, config.seed + number
         )
-        inside = state if state.get("phase") == number and "optimizer" in state else {}
+        inside = state if state.get("phase") == number and "optimizers" in state else {}
         imitate(policy, phase, corpus, config, record, path, number, inside, workers)
         state = {}
     return policy, record
@@ -135,12 +151,11 @@ def imitate(
     workers: int,
 ) -> None:
     """One phase; `state` is the checkpoint in it to continue from, or empty. Fills `record`."""
-    optimizer = torch.optim.AdamW(
-        policy.model.parameters(), lr=phase.lr, betas=(0.9, 0.98), weight_decay=0.01
-    )
+    optimizers = make_optimizers(policy, phase)
     generator = torch.Generator().manual_seed(config.seed + number)
     if state:
-        optimizer.load_state_dict(state["optimizer"])
+        for optimizer, kept in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(kept)
         generator.set_state(state["generator"])
     lengths = corpus.prompt_starts[1:] - corpus.prompt_starts[:-1]
     begin = time.perf_counter() - record["seconds"]
@@ -159,11 +174,12 @@ def imitate(
         def loss(log_p: Tensor, _: Tensor, where: Tensor) -> list[Tensor]:
             return [-log_p[imitated[where]].sum() / count]  # noqa: B023 (called within this step)
 
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(phase, step)
         log_p, _, _ = policy.backward(families, loss, workers=workers)
         torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
-        optimizer.step()
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group["highest"] * schedule(phase, step)
+            optimizer.step()
         losses.append(-log_p[imitated].mean().item())
         record["tokens"] += count
         if (step + 1) % 50 == 0:
@@ -184,7 +200,10 @@ def imitate(
                     **(
                         {}
                         if ended
-                        else {"optimizer": optimizer.state_dict(), "generator": generator.get_state()}
+                        else {
+                            "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+                            "generator": generator.get_state(),
+                        }
                     ),
                     **({} if ended else {"step": step + 1, "losses": losses}),
                 },

@@ -28,6 +28,7 @@ FLOORS = [
     "tools",
     "domains",
     "chat",
+    "attention",
     "policy",
     "checkpoint",
     "traces",

@@ -132,6 +132,16 @@ def test_log_probs_leave_no_gradient(tiny: Policy) -> None:
 # New policies and files ------------------------------------------------------------------------------------
 
 
+def test_a_record_with_its_value_starts_as_the_sum_of_its_parts() -> None:
+    """And stays a row of its own: it is trained apart from them."""
+    policy = new_policy(width=32, layers=1, heads=2)
+    rows = {word: policy.model.get_input_embeddings().weight[i] for word, i in policy.chat.index.items()}
+    assert torch.allclose(rows["o1:pending"], (rows["o1"] + rows["pending"]) / 2**0.5)
+    assert torch.allclose(rows["wallet:7"], (rows["wallet"] + rows["7"]) / 2**0.5)
+    closeness = torch.cosine_similarity(rows["o1"], torch.stack([rows["o1:sent"], rows["o2:sent"]]))
+    assert closeness[0] > 0.5 > closeness[1].abs()
+
+
 def test_a_new_policy_depends_on_its_seed_alone() -> None:
     torch.manual_seed(1)
     before = torch.random.get_rng_state()

@@ -16,7 +16,8 @@ from scipy.stats import binom
 
 from envace_lite.checkpoint import CheckpointError
 from envace_lite.domains.script import Script
-from envace_lite.pretrain import BASES, Phase, PretrainConfig, learning_rate, pretrain
+from envace_lite.policy import new_policy
+from envace_lite.pretrain import BASES, Phase, PretrainConfig, make_optimizers, pretrain, schedule
 from envace_lite.tools import ToolCall, ToolResponse, World
 from envace_lite.traces import RECIPES, Corpus, Recipe, draw_script_for_trace, draw_traces, make_corpus
 from helpers import CHAT, EVERY_DOMAIN, same_weights, weights
@@ -125,12 +126,22 @@ def test_a_corpus_is_the_same_again(recipe: str) -> None:
 
 @pytest.mark.parametrize("phase", PretrainConfig().phases, ids=lambda phase: phase.recipe)
 def test_the_rate_rises_and_falls(phase: Phase) -> None:
-    rates = [learning_rate(phase, step) for step in range(phase.steps)]
+    rates = [schedule(phase, step) for step in range(phase.steps)]
     assert all(earlier < later for earlier, later in pairwise(rates[:100]))
     assert all(earlier > later for earlier, later in pairwise(rates[100:]))
-    assert rates[0] == pytest.approx(phase.lr / 100)
-    assert 0.85 * phase.lr < max(rates) <= phase.lr
-    assert rates[-1] == pytest.approx(phase.lr / 10, rel=0.01)
+    assert rates[0] == pytest.approx(1 / 100)
+    assert 0.85 < max(rates) <= 1
+    assert rates[-1] == pytest.approx(1 / 10, rel=0.01)
+
+
+def test_each_parameter_has_one_optimizer_and_each_rate_its_highest_value() -> None:
+    """The embeddings, which are the head as well, are no matrix of a layer."""
+    policy = new_policy(width=32, layers=2)
+    muon, adam = make_optimizers(policy, Phase("true", 16, 1e-2, 12))
+    owned = [p for optimizer in (muon, adam) for group in optimizer.param_groups for p in group["params"]]
+    assert sorted(map(id, owned)) == sorted(map(id, policy.model.parameters()))
+    assert any(p is policy.model.get_input_embeddings().weight for p in adam.param_groups[0]["params"])
+    assert [o.param_groups[0]["highest"] for o in (muon, adam)] == [1e-2, pytest.approx(1.6e-2)]
 
 
 # Interrupted -----------------------------------------------------------------------------------------------
