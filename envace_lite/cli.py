@@ -281,14 +281,21 @@ def study(
 
 
 @app.command()
-def bench(repeats: Annotated[int, typer.Option(help="How often each part is timed.")] = 5) -> None:
-    """Time rollouts and updates on this machine, and write a record to data/runs."""
+def bench(
+    repeats: Annotated[int, typer.Option(help="How often each part is timed.")] = 5,
+    growth: Annotated[bool, typer.Option(help="Also over sizes, horizons and threads (minutes).")] = True,
+) -> None:
+    """Time rollouts and updates against the usual means, and write a record to data/runs.
+
+    With TRL installed (`pip install -e ".[bench]"`) a training step is compared with that of its GRPOTrainer.
+    """
     from envace_lite.bench import bench as measure
+    from envace_lite.bench import frames
     from envace_lite.study import write_record
 
-    result = measure(repeats)
-    for name, value in result.items():
-        print(f"{name:28} {value:10.3f}")
+    result = measure(repeats, growth)
+    for name, frame in frames(result).items():
+        print(f"\n{name}\n{frame.to_string(index=False)}")
     write_record("bench", {"kind": "bench", "command": _command(), "seed": 0, "result": result})
 
 

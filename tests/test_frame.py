@@ -46,6 +46,7 @@ FLOORS = [
     "pages",
     "widgets",
     "demo",
+    "peers",
     "bench",
     "cli",
 ]
