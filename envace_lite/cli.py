@@ -70,6 +70,7 @@ def demo(
         int | None, typer.Option(help="Steps of training; the default fits in four minutes.")
     ] = None,
     seed: Seed = 0,
+    record: Annotated[bool, typer.Option(help="Write a record to data/runs.")] = False,
 ) -> None:
     """Train live for a few minutes and show rehearsed responses next to real ones.
 
@@ -78,7 +79,7 @@ def demo(
     """
     from envace_lite.demo import run_demo
 
-    run_demo(domain, steps=steps, seed=seed)
+    run_demo(domain, steps=steps, seed=seed, record=record)
 
 
 @app.command()

@@ -18,9 +18,21 @@ DEMO_CONFIG = TrainConfig(steps=80, prompts=16, group_size=8, observe_every=10)
 
 
 def run_demo(
-    domain: str = "retail", *, steps: int | None = None, seed: int = 0, figures: Path = paths.FIGURES
+    domain: str = "retail",
+    *,
+    steps: int | None = None,
+    seed: int = 0,
+    figures: Path = paths.FIGURES,
+    record: bool = False,
 ) -> Path:
     """Train live, print before and after, and write a figure, a page and a record.
+
+    Args:
+        domain: what is rehearsed.
+        steps: of training; the usual number fits in four minutes.
+        seed: of training.
+        figures: folder of the figure and the page.
+        record: whether the record goes to data/runs, where the tables are made from, or just to the working folder.
 
     Returns:
         The path of the page.
@@ -76,7 +88,7 @@ def run_demo(
         f"demo-{domain}-{seed}",
         {
             "kind": "demo",
-            "command": f"envace demo --domain {domain} --steps {config.steps} --seed {seed}",
+            "command": f"envace demo --domain {domain} --steps {config.steps} --seed {seed} --record",
             "arm": "demo",
             "title": ARMS["rehearsal"].title,
             "seed": seed,
@@ -87,7 +99,7 @@ def run_demo(
             "before": results["before"],
             "after": results["after"],
         },
-        paths.WORK / "demo",
+        paths.RUNS if record else paths.WORK / "demo",
     )
     print(
         f"{seconds:.0f} seconds in all. The figure: {_short(image)}\nThe page:   {_short(page)}\nGo on: make lab"

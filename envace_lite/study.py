@@ -251,11 +251,30 @@ def markdown(frame: pd.DataFrame) -> str:
     return "\n".join("| " + " | ".join(cell.replace("_", " ") for cell in row) + " |" for row in rows)
 
 
+def demo_table(records: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    """What the recorded demos brought: before, after and the change, one row a domain and metric."""
+    demos: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        if record.get("kind") == "demo":
+            demos.setdefault(f"{record['domains'][0]}, {record['config']['steps']} steps", []).append(record)
+    lines = []
+    for title, runs in demos.items():
+        for metric in HEADLINE:
+            before, after = ([run[when][metric][0] for run in runs] for when in ("before", "after"))
+            line: dict[str, Any] = {"demo": title, "seeds": len(runs), "metric": metric}
+            line |= {
+                "before": f"{before[0]:.3f}",
+                "after": with_interval(after),
+            }  # every demo starts from the base
+            line["change"] = with_interval([b - a for a, b in zip(before, after, strict=True)])
+            lines.append(line)
+    return pd.DataFrame(lines).set_index("demo") if lines else pd.DataFrame()
+
+
 def readme_tables(folder: Path | None = None) -> str:
     """The tables of the README, made from the records alone."""
-    records = [
-        r for r in load_records(folder) if len(r.get("domains", [])) == len(DOMAINS) and "results" in r
-    ]
+    every = load_records(folder)
+    records = [r for r in every if len(r.get("domains", [])) == len(DOMAINS) and "results" in r]
     shown = [r for r in records if r.get("arm", "base") in ("base", "rehearsal")]
     parts = ["**All four domains, test tasks**", markdown(table(records))]
     parts += ["**The same on held-out tools**", markdown(table(records, split="held_out"))]
@@ -267,4 +286,7 @@ def readme_tables(folder: Path | None = None) -> str:
                 lines[f"{domain}, {arm}"] = row[list(HEADLINE)]
         frame = pd.DataFrame(lines).T.rename_axis("domain")
         parts += [f"**By domain, {'test tasks' if split == 'test' else 'held-out tools'}**", markdown(frame)]
+    demos = demo_table(every)
+    if len(demos):
+        parts += ["**The demo**", markdown(demos)]
     return "\n\n".join(parts)

@@ -372,7 +372,7 @@ def test_the_demo(
 
     before = evaluate(load_policy(tmp_path / "base"), tasks)
     record = json.loads((tmp_path / "work" / "demo" / "demo-finance-5.json").read_text(encoding="utf-8"))
-    assert record["command"] == "envace demo --domain finance --steps 2 --seed 5"
+    assert record["command"] == "envace demo --domain finance --steps 2 --seed 5 --record"
     assert (record["config"]["steps"], record["config"]["seed"]) == (2, 5)
     assert record["totals"]["environment_calls"] == 0
     assert [row["step"] for row in record["observed"]] == [0, 1, 2]

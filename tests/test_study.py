@@ -30,6 +30,7 @@ from envace_lite.study import (
     HEADLINE,
     RecordError,
     as_table,
+    demo_table,
     load_records,
     mean_interval,
     run_arm,
@@ -386,6 +387,26 @@ def test_records_of_other_kinds_are_no_rows() -> None:
     assert table(others).empty
     assert table([]).empty
     assert table(THREE, domain="delivery").empty
+
+
+def test_demos_are_rows_of_before_and_after() -> None:
+    """The change is taken seed by seed; runs of another length stand apart."""
+
+    def demo(after: float, steps: int = 60) -> dict[str, Any]:
+        results = {
+            "before": dict.fromkeys(HEADLINE, [0.2, 0.1, 0.3]),
+            "after": dict.fromkeys(HEADLINE, [after]),
+        }
+        return {"kind": "demo", "domains": ["retail"], "config": {"steps": steps}, **results}
+
+    frame = demo_table([demo(0.5), demo(0.7), *THREE, demo(0.9, steps=30)])
+    rows = frame[frame.metric == "fidelity"]
+    assert list(rows.index) == ["retail, 60 steps", "retail, 30 steps"]
+    assert list(rows.before) == ["0.200", "0.200"]
+    assert rows.after.iloc[0].startswith("0.600 (")
+    assert rows.change.iloc[0].startswith("0.400 (")
+    assert list(rows.seeds) == [2, 1]
+    assert demo_table(THREE).empty
 
 
 def test_an_evaluation_is_a_row_too() -> None:
