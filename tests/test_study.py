@@ -394,8 +394,8 @@ def test_demos_are_rows_of_before_and_after() -> None:
 
     def demo(after: float, steps: int = 60) -> dict[str, Any]:
         results = {
-            "before": dict.fromkeys(HEADLINE, [0.2, 0.1, 0.3]),
-            "after": dict.fromkeys(HEADLINE, [after]),
+            "before": {key: [0.2, 0.1, 0.3] for key in HEADLINE},
+            "after": {key: [after] for key in HEADLINE},
         }
         return {"kind": "demo", "domains": ["retail"], "config": {"steps": steps}, **results}
 
