@@ -109,7 +109,7 @@ def pretrain(
 ) -> None:
     """Make a base model by imitation of traces in which right and wrong occur side by side.
 
-    Takes about a quarter of an hour on two cores. An interrupted run is continued by the same command.
+    Takes about forty minutes on two cores. An interrupted run is continued by the same command.
     """
     from dataclasses import asdict
 

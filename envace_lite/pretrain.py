@@ -1,6 +1,6 @@
 """The base model: imitation of traces in which right and wrong occur side by side.
 
-What is simplified against the paper: its base is a released language model; this one is made in minutes from
+What is simplified against the paper: its base is a released language model; this one is made within the hour from
 the traces of `traces.py`. Both roles' tokens are imitated, prompts and headers are not. Nothing tells the model which
 trace is right.
 

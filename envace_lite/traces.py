@@ -11,7 +11,7 @@ What is simplified against the paper: the base is made from thousands of such tr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -27,6 +27,10 @@ from envace_lite.domains.script import Episode, Script, Slips, as_messages, play
 from envace_lite.policy import Family
 from envace_lite.tools import Tool, ToolResponse, Value, World
 
+SLOPPY = Slips(
+    wrong=0.06, skip=0.04, repeat=0.03, shrug=0.5, eager=0.1, guess=0.5, disobey=0.5, misreport=0.06
+)
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -40,30 +44,29 @@ class Recipe:
         shuffled: share of the traces with random tools under random names.
     """
 
-    cheerful: float = 0.6
+    cheerful: float = 0.7
     spurious: float = 0.04
-    slips: Slips = field(
-        default_factory=lambda: Slips(
-            wrong=0.06, skip=0.04, repeat=0.03, shrug=0.5, eager=0.1, guess=0.5, disobey=0.5, misreport=0.06
-        )
-    )
+    slips: Slips = SLOPPY
     errors: bool = True
     shuffled: float = 0.5
 
 
 RECIPES = {
-    "uncertain": Recipe(),
+    "uncertain": Recipe(slips=replace(SLOPPY, shrug=0.7, guess=0.7, disobey=0.7)),
     "true": Recipe(cheerful=0.0, spurious=0.0),
     "faithful": Recipe(cheerful=0.0, spurious=0.0, slips=Slips()),
     "happy": Recipe(cheerful=1.0, spurious=0.0, errors=False),
 }
-"""`true` tells what a sloppy agent really met; `faithful` is true and its agent careful; `happy` knows no errors."""
+"""In `uncertain` each wrong habit is more common than the right one, so that a base decoded greedily shows it.
+`true` tells what a sloppy agent really met; `faithful` is true and its agent careful; `happy` knows no errors.
+"""
 
 
 class Retelling(World):
     """A world as an unreliable narrator tells it.
 
-    What it tells stays told: after a cheerful success the records are as if the call had worked.
+    What it tells stays told: after a cheerful success the records are as if the call had worked. A record that does not
+    exist is told to have its usual value.
     """
 
     def __init__(
@@ -92,7 +95,8 @@ class Retelling(World):
         if not self.cheerful:
             return super()._unknown(key)
         self.waived = True
-        self._seen[key] = self._changed.get(key, self.rng.choice(self.values[key]))
+        usual = self.values[key][len(self.values[key]) // 2]
+        self._seen[key] = self._changed.get(key, usual)
         return self._seen[key]
 
 
