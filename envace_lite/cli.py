@@ -138,7 +138,7 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the trained policy (adapters folded in).")
     ] = None,
-    steps: Annotated[int, typer.Option(help="Updates.")] = 200,
+    steps: Annotated[int, typer.Option(help="Updates.")] = 120,
     seed: Seed = 0,
     workers: Annotated[int, typer.Option(help="Threads that share an update.")] = 2,
     record: Annotated[bool, typer.Option(help="Write a record to data/runs.")] = True,
@@ -250,7 +250,7 @@ def study(
         str, typer.Option(callback=_arms, help="Arms, separated by commas.")
     ] = "rehearsal,execute,end_at_error",
     seeds: Annotated[int, typer.Option(help="Seeds 0 to N-1.")] = 3,
-    steps: Annotated[int, typer.Option(help="Updates in each run.")] = 200,
+    steps: Annotated[int, typer.Option(help="Updates in each run.")] = 120,
 ) -> None:
     """Run every arm with every seed over all domains; recorded runs are skipped, interrupted ones continued.
 

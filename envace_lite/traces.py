@@ -44,7 +44,7 @@ class Recipe:
         shuffled: share of the traces with random tools under random names.
     """
 
-    cheerful: float = 0.7
+    cheerful: float = 0.65
     spurious: float = 0.04
     slips: Slips = SLOPPY
     errors: bool = True
@@ -52,7 +52,7 @@ class Recipe:
 
 
 RECIPES = {
-    "uncertain": Recipe(slips=replace(SLOPPY, shrug=0.7, guess=0.7, disobey=0.7)),
+    "uncertain": Recipe(slips=replace(SLOPPY, shrug=0.8, guess=0.7, disobey=0.7)),
     "true": Recipe(cheerful=0.0, spurious=0.0),
     "faithful": Recipe(cheerful=0.0, spurious=0.0, slips=Slips()),
     "happy": Recipe(cheerful=1.0, spurious=0.0, errors=False),

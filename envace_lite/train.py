@@ -39,14 +39,14 @@ Observer = Callable[[int, Policy, Sequence[Trajectory]], dict[str, float]]
 class TrainConfig:
     """How a policy is trained."""
 
-    steps: int = 200
+    steps: int = 120
     """Number of updates."""
     prompts: int = 24
     """Tasks (groups) a step."""
     group_size: int = 8
     """Rollouts of each task."""
-    lr: float = 1e-3
-    """Highest learning rate: about 1e-3 for LoRA, 2e-4 for all weights."""
+    lr: float = 2e-3
+    """Highest learning rate: about 2e-3 for LoRA, 2e-4 for all weights."""
     warmup: int = 20
     """Steps over which the rate rises; without it the first steps do the most harm."""
     decay: float = 0.1

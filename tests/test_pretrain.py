@@ -88,7 +88,7 @@ Told = list[tuple[Script, ToolCall, ToolResponse, ToolResponse]]
 def test_refused_calls_are_told_as_a_success_as_often_as_the_recipe_says(uncertain: Told) -> None:
     recipe = RECIPES["uncertain"]
     refused = [response for _, _, real, response in uncertain if real.error]
-    assert recipe.cheerful == 0.7
+    assert recipe.cheerful == 0.65
     assert within_chance(sum(r.error is None for r in refused), len(refused), recipe.cheerful)
     assert not within_chance(sum(r.error is None for r in refused), len(refused), 0.5)
 
