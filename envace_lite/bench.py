@@ -29,7 +29,7 @@ from envace_lite.peers import TrlSteps, generate_rollout
 from envace_lite.policy import Family, Policy, load_policy, new_policy, with_lora
 from envace_lite.reward import task_success
 from envace_lite.rollout import Rehearse, Trajectory, rollout
-from envace_lite.study import shipped_tasks
+from envace_lite.study import markdown, shipped_tasks
 from envace_lite.train import TrainConfig, collect, update
 
 BATCHES = (16, 64, 256)
@@ -198,6 +198,35 @@ def bench_growth() -> list[dict[str, Any]]:
     return table
 
 
+def profile(policy: Policy, config: TrainConfig = TrainConfig(), top: int = 8) -> dict[str, pd.DataFrame]:
+    """Where the time of a rollout and of an update goes: torch's operations by their own time.
+
+    Returns:
+        For `rollout` and `update` a table of operations: milliseconds, share of the whole, number of calls. What is
+        left over is Python. Profiling itself slows many small operations down, so shares say more than milliseconds.
+    """
+    trained = with_lora(policy)
+    tasks = shipped_tasks(DOMAINS, "train", 40)
+    optimizer = torch.optim.SGD([p for p in trained.model.parameters() if p.requires_grad], lr=0.0)
+    trajectories, rewards = collect(trained, tasks, config, 0, Rehearse(), task_success)
+    rewards = rewards + torch.arange(config.group_size) / 10  # every group is in the update
+    parts: dict[str, Callable[[], Any]] = {
+        "rollout": lambda: collect(trained, tasks, config, 0, Rehearse(), task_success),
+        "update": lambda: update(trained, trajectories, rewards, config, optimizer, 0),
+    }
+    tables = {}
+    for name, act in parts.items():
+        act()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+            whole = 1000 * clock(act)
+        events = sorted(seen.key_averages(), key=lambda e: -e.self_cpu_time_total)[:top]
+        rows = [(e.key, e.self_cpu_time_total / 1000, e.count) for e in events]
+        frame = pd.DataFrame(rows, columns=["operation", "milliseconds", "calls"])
+        frame.insert(2, "share", frame.milliseconds / whole)
+        tables[name] = frame
+    return tables
+
+
 def frames(result: dict[str, Any]) -> dict[str, pd.DataFrame]:
     """The parts of a result as tables of text: median (least to greatest)."""
 
@@ -211,6 +240,34 @@ def frames(result: dict[str, Any]) -> dict[str, pd.DataFrame]:
         name: pd.DataFrame([{k: text(v) for k, v in row.items()} for row in rows])
         for name, rows in parts.items()
     }
+
+
+def readme_tables(result: dict[str, Any]) -> str:
+    """The tables of the README, made from the record alone: ratios, then growth on one thread."""
+
+    def text(values: Sequence[float]) -> str:
+        return "{:.1f} ({:.1f} to {:.1f})".format(*values)
+
+    lines = {f"rollout, {row['batch']} rows, beside `generate`": row["ratio"] for row in result["rollouts"]}
+    if "ratio" in result["step"]:
+        lines["training step beside TRL's `GRPOTrainer`"] = result["step"]["ratio"]
+    ratios = pd.DataFrame({"times as fast": {name: text(values) for name, values in lines.items()}})
+    parts = [markdown(ratios.rename_axis("on one thread"))]
+    if "growth" in result:
+        rows = [
+            {
+                "parameters": f"{row['parameters'] / 1e6:.1f} M",
+                "calls an episode": row["horizon"],
+                "sampling, s": f"{row['sampling_seconds']:.2f}",
+                "update, s": f"{row['update_seconds']:.2f}",
+                "update, share of the matrix-product rate": f"{row['update_share_of_rate']:.2f}",
+                "memory, MB": f"{row['memory_mb']:.0f}",
+            }
+            for row in result["growth"]
+            if row["threads"] == 1
+        ]
+        parts.append(markdown(pd.DataFrame(rows).set_index("parameters")))
+    return "\n\n".join(parts)
 
 
 def bench(repeats: int = 5, growth: bool = True) -> dict[str, Any]:

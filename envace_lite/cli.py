@@ -285,19 +285,33 @@ def study(
 def bench(
     repeats: Annotated[int, typer.Option(help="How often each part is timed.")] = 5,
     growth: Annotated[bool, typer.Option(help="Also over sizes, horizons and threads (minutes).")] = True,
+    profile: Annotated[bool, typer.Option(help="Only show where the time of a step goes.")] = False,
+    figure: Annotated[Path | None, typer.Option(help="Also draw the result to this file.")] = None,
 ) -> None:
     """Time rollouts and updates against the usual means, and write a record to data/runs.
 
     With TRL installed (`pip install -e ".[bench]"`) a training step is compared with that of its GRPOTrainer.
     """
-    from envace_lite.bench import bench as measure
-    from envace_lite.bench import frames
+    from envace_lite import bench as measure
+    from envace_lite.policy import load_policy
     from envace_lite.study import write_record
 
-    result = measure(repeats, growth)
-    for name, frame in frames(result).items():
+    if profile:
+        for name, frame in measure.profile(load_policy(paths.BASE)).items():
+            print(f"\n{name}\n{frame.round(3).to_string(index=False)}")
+        return
+    result = measure.bench(repeats, growth)
+    for name, frame in measure.frames(result).items():
         print(f"\n{name}\n{frame.to_string(index=False)}")
     write_record("bench", {"kind": "bench", "command": _command(), "seed": 0, "result": result})
+    if figure and growth:
+        from envace_lite import plots
+
+        plots.save(
+            plots.speed(result),
+            figure,
+            "Rollouts and training steps beside the usual means, and their growth",
+        )
 
 
 @app.command()

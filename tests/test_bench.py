@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
-from envace_lite.bench import GROUP_SIZE, frames, growth_cell, spread
+from envace_lite import plots
+from envace_lite.bench import GROUP_SIZE, frames, growth_cell, profile, readme_tables, spread
 from envace_lite.chat import GIVEN
 from envace_lite.domains import Task
 from envace_lite.peers import TrlSteps, generate_rollout
@@ -61,6 +63,61 @@ def test_spread_and_frames() -> None:
     tables = frames(result)
     assert list(tables) == ["rollouts: tokens a second", "a training step"]
     assert tables["rollouts: tokens a second"].ratio[0] == "2 (1 to 3)"
+
+
+RESULT: dict[str, Any] = {
+    "rollouts": [
+        {"batch": 16, "engine": [9.0, 8.0, 9.5], "generate": [3.0, 2.0, 4.0], "ratio": [3.0, 2.0, 4.0]}
+    ],
+    "step": {"engine": [0.2, 0.1, 0.3], "trl": [2.0, 1.0, 3.0], "ratio": [10.0, 9.0, 11.0]},
+    "growth": [
+        {
+            "size": size,
+            "parameters": parameters,
+            "horizon": horizon,
+            "threads": threads,
+            "tokens": 832 * horizon,
+            "sampling_seconds": horizon * 0.1,
+            "update_seconds": horizon * 0.2,
+            "update_share_of_rate": 0.5,
+            "memory_mb": 12.0,
+        }
+        for size, parameters in (("0.3 M", 300_000), ("5 M", 5_000_000))
+        for horizon in (2, 5)
+        for threads in (1, 2)
+    ],
+}
+
+
+def test_the_tables_say_what_was_measured() -> None:
+    tables = readme_tables(RESULT)
+    assert "| rollout, 16 rows, beside `generate` | 3.0 (2.0 to 4.0) |" in tables
+    assert "| training step beside TRL's `GRPOTrainer` | 10.0 (9.0 to 11.0) |" in tables
+    assert "| 5.0 M | 5 | 0.50 | 1.00 | 0.50 | 12 |" in tables
+    assert len(re.findall(r"^\| [05]\.\d M", tables, re.M)) == 4  # one thread only
+
+
+def test_without_trl_its_line_is_left_out() -> None:
+    without = {**RESULT, "step": {"engine": [0.2, 0.1, 0.3]}}
+    assert "TRL" not in readme_tables(without)
+    assert len(plots.speed(without).axes[0].patches) == 1
+
+
+def test_the_figure_has_a_bar_for_each_ratio_and_a_line_for_each_size() -> None:
+    left, middle, right = plots.speed(RESULT).axes
+    assert [bar.get_height() for bar in left.patches] == [3.0, 10.0]
+    assert len(middle.lines) == len(right.lines) == 2
+    assert list(middle.lines[0].get_xdata()) == [1664, 4160]
+    assert middle.lines[0].get_ydata() == pytest.approx([0.6, 1.5])
+
+
+def test_the_profile_is_of_rollout_and_update(tiny: Policy) -> None:
+    tables = profile(tiny, TrainConfig(prompts=2, group_size=2))
+    assert list(tables) == ["rollout", "update"]
+    for frame in tables.values():
+        assert frame.milliseconds.is_monotonic_decreasing
+        assert 0 < frame.share.sum() <= 1.05
+    assert any("mm" in name for name in tables["update"].operation)
 
 
 @pytest.mark.long
