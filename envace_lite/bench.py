@@ -198,14 +198,14 @@ def bench_growth() -> list[dict[str, Any]]:
     return table
 
 
-def profile(policy: Policy, config: TrainConfig = TrainConfig(), top: int = 8) -> dict[str, pd.DataFrame]:
+def profile(policy: Policy, config: TrainConfig | None = None, top: int = 8) -> dict[str, pd.DataFrame]:
     """Where the time of a rollout and of an update goes: torch's operations by their own time.
 
     Returns:
         For `rollout` and `update` a table of operations: milliseconds, share of the whole, number of calls. What is
         left over is Python. Profiling itself slows many small operations down, so shares say more than milliseconds.
     """
-    trained = with_lora(policy)
+    config, trained = config or TrainConfig(), with_lora(policy)
     tasks = shipped_tasks(DOMAINS, "train", 40)
     optimizer = torch.optim.SGD([p for p in trained.model.parameters() if p.requires_grad], lr=0.0)
     trajectories, rewards = collect(trained, tasks, config, 0, Rehearse(), task_success)
