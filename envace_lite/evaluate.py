@@ -48,11 +48,9 @@ class Report:
     tasks: pd.DataFrame
     pairs: pd.DataFrame
 
-    def summary(self, by_domain: bool = True, resamples: int = 1000) -> pd.DataFrame:
-        """Value with the ends of its 95 % interval for each metric, for each domain and for all of them."""
-        groups = {"all": self} | (
-            {name: self.only(name) for name in self.tasks.domain.unique()} if by_domain else {}
-        )
+    def summary(self, by_group: bool = True, resamples: int = 1000) -> pd.DataFrame:
+        """Value with the ends of its 95 % interval for each metric: for all tasks, each domain, each kind of task."""
+        groups = {"all": self} | ({name: self.only(name) for name in self.groups()} if by_group else {})
         rows = [
             {"domain": name, "metric": metric, **_interval(report.counts(metric), resamples)}
             for name, report in groups.items()
@@ -60,9 +58,14 @@ class Report:
         ]
         return pd.DataFrame(rows).set_index(["domain", "metric"])
 
-    def only(self, domain: str) -> Report:
-        """The part about one domain."""
-        return Report(self.tasks[self.tasks.domain == domain], self.pairs[self.pairs.domain == domain])
+    def groups(self) -> list[str]:
+        """The domains and the kinds of task (`instructions`, `goal`) that occur."""
+        return [*self.tasks.domain.unique(), *self.tasks.kind.unique()]
+
+    def only(self, group: str) -> Report:
+        """The part about one domain or one kind of task."""
+        tasks = self.tasks[(self.tasks.domain == group) | (self.tasks.kind == group)]
+        return Report(tasks, self.pairs[self.pairs.task.isin(tasks.task)])
 
     def value(self, metric: str) -> float:
         """One metric over everything in the report."""

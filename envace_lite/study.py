@@ -68,7 +68,10 @@ def versions() -> dict[str, str]:
 
 
 def as_table(report: Report) -> dict[str, dict[str, list[float | None]]]:
-    """A report's summary as plain data: domain -> metric -> [value, low, high]; None where nothing could be counted."""
+    """A report's summary as plain data: group -> metric -> [value, low, high]; None where nothing could be counted.
+
+    The groups are `all`, the domains, and the kinds of task.
+    """
     table: dict[str, dict[str, list[float | None]]] = {}
     for row in report.summary().reset_index().to_dict("records"):
         numbers = [round(float(row[end]), 4) for end in ("value", "low", "high")]
@@ -210,7 +213,7 @@ def table(
     metrics: Sequence[str] = HEADLINE,
     domain: str = "all",
 ) -> pd.DataFrame:
-    """Means over the seeds with intervals, one row an arm, for one domain or all of them together."""
+    """Means over the seeds with intervals, one row an arm, for one domain, one kind of task, or `all`."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         if domain in record.get("results", {}).get(split, {}):
@@ -286,6 +289,12 @@ def readme_tables(folder: Path | None = None) -> str:
                 lines[f"{domain}, {arm}"] = row[list(HEADLINE)]
         frame = pd.DataFrame(lines).T.rename_axis("domain")
         parts += [f"**By domain, {'test tasks' if split == 'test' else 'held-out tools'}**", markdown(frame)]
+    kinds = {}
+    for kind in ("instructions", "goal"):
+        for arm, row in table(records, domain=kind).iterrows():
+            kinds[f"{kind}, {arm}"] = row[list(HEADLINE)]
+    if kinds:
+        parts += ["**By kind of task, test tasks**", markdown(pd.DataFrame(kinds).T.rename_axis("kind"))]
     demos = demo_table(every)
     if len(demos):
         parts += ["**The demo**", markdown(demos)]

@@ -17,8 +17,9 @@ import torch
 import typer.main
 
 import envace_lite
-from envace_lite import cli, paths, study
+from envace_lite import bench, cli, paths, study
 from envace_lite.chat import vocabulary
+from envace_lite.demo import DEMO_CONFIG
 from envace_lite.domains import DOMAINS, Task, load_tasks
 from envace_lite.domains.draw import prompt_of
 from envace_lite.policy import Policy, load_policy
@@ -188,6 +189,24 @@ def trainings() -> list[dict[str, Any]]:
     return [record for record in map(read, RECORDS) if record.get("kind") == "train"]
 
 
+def test_there_are_full_runs() -> None:
+    """Three seeds at least of world rehearsal and of what it is compared with, over all domains."""
+    full = [r for r in trainings() if len(r["domains"]) == len(DOMAINS)]
+    seeds = {
+        arm: {r["seed"] for r in full if r["arm"] == arm} for arm in ("rehearsal", "execute", "end_at_error")
+    }
+    assert all(len(found) >= 3 for found in seeds.values()), seeds
+
+
+def test_recorded_demos_are_the_demo() -> None:
+    demos = [record for record in map(read, RECORDS) if record.get("kind") == "demo"]
+    assert len({record["seed"] for record in demos}) >= 3
+    for record in demos:
+        assert record["config"] == asdict(replace(DEMO_CONFIG, seed=record["seed"])), record["name"]
+        assert record["totals"]["environment_calls"] == 0
+        assert record["totals"]["wall_seconds"] <= 240
+
+
 def test_a_recorded_training_is_what_its_command_says() -> None:
     for record in trainings():
         name, options = record["name"], parsed(record["command"])
@@ -203,7 +222,7 @@ def test_a_recorded_training_is_what_its_command_says() -> None:
         assert 0 < record["totals"]["seconds"] <= 3600, name
         assert record["totals"]["tokens"] > config.steps * config.prompts * config.group_size, name
         for split in ("test", "held_out"):
-            assert set(record["results"][split]) == {"all", *domains}, name
+            assert set(record["results"][split]) == {"all", *domains, "instructions", "goal"}, name
 
 
 def test_seeds_of_an_arm_share_everything_else() -> None:
@@ -224,9 +243,16 @@ def test_the_tables_of_the_readme_come_from_the_records() -> None:
     assert len(found) == 1
     tables = study.readme_tables()
     assert found[0].strip() == tables.strip()
-    if trainings():
-        assert re.search(r"\| [01]\.\d{3} \([\d. -]+to [\d. -]+\) \|", tables), "no interval over seeds"
+    assert re.search(r"\| [01]\.\d{3} \([\d. -]+to [\d. -]+\) \|", tables), "no interval over seeds"
     assert all(name in tables for name in DOMAINS)
+
+
+def test_the_speed_in_the_readme_comes_from_the_record() -> None:
+    (found,) = re.findall(r"<!-- speed:START -->\n(.*?)\n<!-- speed:END -->", text("README.md"), re.S)
+    tables = bench.readme_tables(read(paths.RUNS / "bench.json")["result"])
+    assert found.strip() == tables.strip()
+    assert "`generate`" in tables
+    assert "TRL" in tables
 
 
 def names_imported(source: str) -> list[tuple[str, str]]:

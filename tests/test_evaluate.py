@@ -122,11 +122,26 @@ def test_a_report_of_one_who_knows(apt: Policy, lessons: Lessons) -> None:
         "retail",
         "delivery",
         "finance",
+        "instructions",
+        "goal",
     }
     assert "real_success" in report._repr_html_()
     depth = report.by_depth()
     assert depth.pairs.sum() == len(report.pairs)
     assert depth.fidelity.between(0, 1).all()
+
+
+def test_a_group_has_the_tasks_of_one_domain_or_kind_and_their_pairs(apt: Policy, lessons: Lessons) -> None:
+    report = evaluate(apt, [task for task, _ in lessons])
+    kinds, domains = (
+        [report.only(name) for name in report.tasks[column].unique()] for column in ("kind", "domain")
+    )
+    for parts in (kinds, domains):
+        assert sum(len(part.tasks) for part in parts) == len(report.tasks)
+        assert sum(len(part.pairs) for part in parts) == len(report.pairs)
+        assert all(set(part.pairs.task) <= set(part.tasks.task) for part in parts)
+    tags = {task.id: task.tags[0] for task, _ in lessons}
+    assert set(report.only("goal").tasks.task) == {task for task, kind in tags.items() if kind == "goal"}
 
 
 # Known figures ---------------------------------------------------------------------------------------------
@@ -197,7 +212,7 @@ def test_known_depths() -> None:
 
 def measured(successes: np.ndarray) -> pd.Series:
     """The summary of real success for tasks that went like this."""
-    tasks = pd.DataFrame({"task": [str(i) for i in range(len(successes))], "domain": "retail"})
+    tasks = pd.DataFrame({"task": [str(i) for i in range(len(successes))], "domain": "retail", "kind": "goal"})
     tasks["real_success"] = successes
     for column in ("committed_calls", "wrong_writes", "plan_calls", "matched_calls"):
         tasks[column] = 1

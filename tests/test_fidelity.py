@@ -24,7 +24,7 @@ def pairs_of(domain: Domain) -> list[ProbePair]:
 
 def report(pairs: list[ProbePair], responses: list[ToolResponse]) -> Report:
     frame = compare(pairs, responses)
-    return Report(frame[["task", "domain"]].drop_duplicates(), frame)
+    return Report(frame[["task", "domain"]].drop_duplicates().assign(kind="goal"), frame)
 
 
 # Pairs -----------------------------------------------------------------------------------------------------
