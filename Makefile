@@ -58,7 +58,7 @@ format: $(READY) ## Format the code and mend what ruff can mend
 
 notebooks: $(READY) ## Run the notebooks in place, in order
 	@for n in $(NOTEBOOKS); do echo "$$n"; \
-	  $(BIN)/jupyter nbconvert --to notebook --execute --inplace --log-level=WARN --KernelManager.transport=ipc \
+	  $(BIN)/jupyter nbconvert --to notebook --execute --inplace --log-level=WARN \
 	    --ExecutePreprocessor.record_timing=False "$$n" || exit 1; done
 	@$(BIN)/python tests/lint_notebooks.py --fix $(NOTEBOOKS)
 

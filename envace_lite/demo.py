@@ -14,7 +14,7 @@ from envace_lite.policy import load_policy
 from envace_lite.study import ARMS, as_table, shipped_tasks, small_observer, write_record
 from envace_lite.train import TrainConfig, train
 
-DEMO_CONFIG = TrainConfig(steps=150, prompts=16, group_size=8, warmup=10, observe_every=15)
+DEMO_CONFIG = TrainConfig(steps=75, prompts=16, group_size=8, lr=1e-3, warmup=10, observe_every=15)
 
 
 def run_demo(

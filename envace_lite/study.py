@@ -53,6 +53,8 @@ ARMS = {
     "full": Arm("world rehearsal, all weights", changes=(("lora_rank", 0), ("lr", 2e-4))),
 }
 
+COUNTS = ("wrong_writes", "committed_calls")
+"""The metrics that are no shares."""
 HEADLINE = ("real_success", "fidelity", "error_recall", "optimism", "wrong_writes")
 
 
@@ -177,7 +179,7 @@ class RecordError(ValueError):
 
 
 def load_records(folder: Path | None = None) -> list[dict[str, Any]]:
-    """Every record in a folder, sorted by name.
+    """Every record in a folder: what is no arm first, then the arms in their order; within these by name.
 
     Raises:
         RecordError: naming the file that is not a record.
@@ -193,7 +195,8 @@ def load_records(folder: Path | None = None) -> list[dict[str, Any]]:
             raise RecordError(
                 f"{path} is not a record ({error}); delete it and run its command again"
             ) from error
-    return records
+    order = list(ARMS)
+    return sorted(records, key=lambda r: order.index(r["arm"]) if r.get("arm") in ARMS else -1)
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -222,7 +225,8 @@ def table(
     for title, runs in rows.items():
         line: dict[str, Any] = {"arm": title, "seeds": len(runs)}
         for metric in metrics:
-            line[metric] = with_interval([run["results"][split][domain][metric][0] for run in runs])
+            values = [run["results"][split][domain][metric][0] for run in runs]
+            line[metric] = with_interval(values, share=metric not in COUNTS)
         for name, scale, form in (("environment_calls", 1, "{:,.0f}"), ("seconds", 60, "{:.1f}")):
             totals = [run["totals"][name] / scale for run in runs if "totals" in run]
             line[{"seconds": "minutes"}.get(name, name)] = (
@@ -241,10 +245,12 @@ def _row(record: dict[str, Any]) -> str:
     return label if steps == TrainConfig().steps else f"{label}, {steps} steps"
 
 
-def with_interval(values: Sequence[float | None]) -> str:
-    """Mean and interval as a short text; without an interval for a single value."""
+def with_interval(values: Sequence[float | None], share: bool = False) -> str:
+    """Mean and interval as a short text, cut to what is possible for a share; no interval for a single value."""
     mean, low, high = mean_interval([math.nan if value is None else value for value in values])
-    return f"{mean:.3f}" if math.isnan(low) else f"{mean:.3f} ({low:.3f} to {high:.3f})"
+    if share:
+        low, high = max(low, 0.0), min(high, 1.0)
+    return f"{mean:.3f}" if len(values) < 2 or math.isnan(low) else f"{mean:.3f} ({low:.3f} to {high:.3f})"
 
 
 def markdown(frame: pd.DataFrame) -> str:

@@ -212,7 +212,9 @@ def test_known_depths() -> None:
 
 def measured(successes: np.ndarray) -> pd.Series:
     """The summary of real success for tasks that went like this."""
-    tasks = pd.DataFrame({"task": [str(i) for i in range(len(successes))], "domain": "retail", "kind": "goal"})
+    tasks = pd.DataFrame(
+        {"task": [str(i) for i in range(len(successes))], "domain": "retail", "kind": "goal"}
+    )
     tasks["real_success"] = successes
     for column in ("committed_calls", "wrong_writes", "plan_calls", "matched_calls"):
         tasks[column] = 1
