@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from random import Random
 from statistics import median
 from typing import Any
@@ -277,6 +278,8 @@ def bench(repeats: int = 5, growth: bool = True) -> dict[str, Any]:
     result: dict[str, Any] = {}
     try:
         torch.set_num_threads(1)
+        if importlib.util.find_spec("trl"):
+            result["trl"] = version("trl")
         result["product_gflops"] = round(product_rate() / 1e9, 1)
         result["rollouts"] = bench_rollouts(policy, repeats)
         result["step"] = bench_steps(policy, repeats, workers=1)

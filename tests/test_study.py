@@ -38,6 +38,7 @@ from envace_lite.study import (
     small_observer,
     table,
     versions,
+    with_interval,
     write_record,
 )
 from envace_lite.train import TrainConfig
@@ -378,7 +379,9 @@ def test_one_seed_has_no_interval() -> None:
 def test_seeds_without_a_value_do_not_count_as_zero() -> None:
     frame = table([record(0.4, 0), record(None, 1), record(0.6, 2)])
     low, high = stats.t.interval(0.95, 1, loc=0.5, scale=stats.sem([0.4, 0.6]))
-    assert frame.loc["some way", "fidelity"] == f"0.500 ({low:.3f} to {high:.3f})"
+    assert low < 0 < 1 < high
+    assert frame.loc["some way", "fidelity"] == "0.500 (0.000 to 1.000)"  # a share is cut at both ends
+    assert with_interval([0.4, None, 0.6]) == f"0.500 ({low:.3f} to {high:.3f})"
 
 
 def test_records_of_other_kinds_are_no_rows() -> None:
