@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,16 @@ def save(figure: Figure, path: Path | str, description: str) -> Path:
     figure.savefig(path, dpi=110, metadata={"Description": description, "Software": "envace_lite"})
     plt.close(figure)
     return path
+
+
+def show(figure: Figure, description: str) -> None:
+    """Show a figure in a notebook, whatever matplotlib's backend, with its description as alt text; and close it."""
+    from IPython.display import Image, display
+
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=100)
+    plt.close(figure)
+    display(Image(picture.getvalue(), alt=description))
 
 
 def _bare(axes: Axes) -> None:

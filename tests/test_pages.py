@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Iterator
@@ -346,6 +347,18 @@ def test_labels_are_there_for_every_headline() -> None:
     assert set(plots.LABELS) >= {*NAMES, "wrong_writes"}
     assert set(plots.LABELS) <= set(METRICS)
     assert len(set(plots.COLOURS)) == len(plots.COLOURS) == len(plots.MARKERS) == len(set(plots.MARKERS))
+
+
+def test_a_figure_in_a_notebook_is_a_picture_with_alt_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also under a backend that shows nothing; and no figure is left open."""
+    shown: list[Any] = []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    figure = plots.plt.figure()
+    plots.show(figure, "a line that rises")
+    data, metadata = shown[0]._repr_mimebundle_()
+    assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG")
+    assert metadata["image/png"]["alt"] == "a line that rises"
+    assert not plots.plt.fignum_exists(figure.number)
 
 
 # The demo --------------------------------------------------------------------------------------------------
