@@ -19,7 +19,7 @@ from envace_lite.decoding import LONGEST_MESSAGE
 from envace_lite.domains import Task
 from envace_lite.policy import Policy, pad_left
 from envace_lite.reward import task_success
-from envace_lite.rollout import Episode, Responder, Trajectory
+from envace_lite.rollout import Responder, Row, Trajectory
 from envace_lite.train import TrainConfig
 
 
@@ -35,7 +35,7 @@ def generate_rollout(
     chat = policy.chat
     prompts = [chat.render(task.messages, task.tools, prompt="act") for task in tasks]
     episodes = [
-        Episode(chat, Trajectory(task, prompt), Responder())
+        Row(chat, Trajectory(task, prompt), Responder())
         for task, prompt in zip(tasks, prompts, strict=True)
         for _ in range(group_size)
     ]

@@ -166,7 +166,7 @@ class Trajectory:
         return f"<Trajectory {self.task.id}: {calls} => {' / '.join(self.answers) or self.ending}>"
 
 
-class Episode:
+class Row:
     """One row: what it is doing, and which tokens it is forced to take next."""
 
     def __init__(self, chat: Chat, trajectory: Trajectory, responder: Responder):
@@ -295,7 +295,7 @@ def rollout(
     prompts = [chat.render(task.messages, task.tools, prompt="act") for task in tasks]
     room = min(max_tokens, CONTEXT - max(map(len, prompts), default=0))
     episodes = [
-        Episode(chat, Trajectory(task, prompt), responder)
+        Row(chat, Trajectory(task, prompt), responder)
         for task, prompt in zip(tasks, prompts, strict=True)
         for _ in range(group_size)
     ]

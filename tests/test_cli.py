@@ -26,6 +26,7 @@ from envace_lite.evaluate import METRICS
 from envace_lite.policy import Policy, load_policy, new_policy
 from envace_lite.pretrain import BASES, Phase, PretrainConfig
 from envace_lite.study import ARMS, write_record
+from envace_lite.train import TrainConfig
 from helpers import EVERY_SPLIT, splits
 
 Lessons = list[tuple[Task, list[dict[str, Any]]]]
@@ -568,3 +569,10 @@ def test_a_base_is_made_and_recorded(envace: Envace, tmp_path: Path, monkeypatch
     assert record["tokens"] > 20
     assert {"date", "versions"} <= record.keys()
     assert load_policy(tmp_path / "base").chat.words == vocabulary()
+
+
+@pytest.mark.parametrize("command", ["train", "study"])
+def test_a_run_has_the_usual_length_unless_another_is_asked_for(command: str) -> None:
+    """Otherwise its record would stand apart in the tables."""
+    options = typer.main.get_command(cli.app).commands[command].params  # type: ignore[attr-defined]
+    assert {o.name: o.default for o in options}["steps"] == TrainConfig().steps

@@ -27,6 +27,16 @@ def test_tokens_are_drawn_with_their_probabilities() -> None:
     assert torch.allclose(log_p, expected.log()[tokens])
 
 
+@pytest.mark.parametrize(("point", "token"), [(0.0, 1), (1.0 - 2**-24, 4)])
+def test_the_ends_of_the_draw_are_possible_tokens(
+    point: float, token: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The least and the greatest random number do not fall on a token of probability zero."""
+    monkeypatch.setattr(torch, "rand", lambda *shape, **_: torch.full(shape, point))
+    logits = torch.tensor([[-torch.inf, 0.0, 1.0, -torch.inf, 2.0]])
+    assert sample(logits, 1.0, None)[0].tolist() == [token]
+
+
 def test_a_lower_temperature_sharpens_and_none_is_greedy() -> None:
     logits = torch.tensor([[0.0, 1.0, 0.5]]).expand(5000, -1)
     share = [

@@ -19,7 +19,15 @@ from envace_lite.domains.script import Script
 from envace_lite.policy import new_policy
 from envace_lite.pretrain import BASES, Phase, PretrainConfig, make_optimizers, pretrain, schedule
 from envace_lite.tools import ToolCall, ToolResponse, World
-from envace_lite.traces import RECIPES, Corpus, Recipe, draw_script_for_trace, draw_traces, make_corpus
+from envace_lite.traces import (
+    RECIPES,
+    Corpus,
+    Recipe,
+    Retelling,
+    draw_script_for_trace,
+    draw_traces,
+    make_corpus,
+)
 from helpers import CHAT, EVERY_DOMAIN, same_weights, weights
 
 PRETRAIN = importlib.import_module("envace_lite.pretrain")
@@ -75,6 +83,19 @@ def test_a_happy_retelling_has_no_error_where_the_real_world_has_many() -> None:
 def within_chance(count: int, trials: int, share: float) -> bool:
     low, high = binom.interval(0.9999, trials, share)
     return bool(low <= count <= high)
+
+
+def test_a_cheerful_story_gives_what_does_not_exist_its_usual_value() -> None:
+    """Always the same one, so that the story is likelier than the truth; and never one that is told for what exists."""
+
+    def look(world: World) -> None:
+        world.see("o1")
+
+    values = {"o1": ["pending", "paid", "sent"]}
+    known: dict[str, Any] = {"o1": "sent"}
+    for records, told_value in (({}, "paid"), (known, "sent")):
+        world = Retelling(records, replace(RECIPES["true"], cheerful=1.0), Random(0), values)
+        assert world.run(look, {}).seen == {"o1": told_value}
 
 
 @pytest.fixture(scope="module")
