@@ -1,24 +1,31 @@
-"""Attention of rows that share a prompt: its keys and values are kept, and read, once for all of them.
+"""Attention of rows that share a prompt: it is kept, and read, once for all of them.
 
-For each new token, sampling reads a cache of keys and values, and that is what it waits for. Rollouts come in groups,
-and a group's prompt is longer than what follows it. So the rows of a prompt form a *family*, whose cache holds the
-prompt once and each row's own tokens after it; the queries of a family's rows are computed together, and a mask lets
-each see the prompt and itself. Every other part of the model sees plain rows of one token.
+Rollouts come in groups, and a group's prompt is longer than what follows it. So the rows of a prompt form a *family*.
+
+*Sampling* (`Seats`) reads a cache of keys and values for each new token, and that is what it waits for. A family's
+cache holds the prompt once and each row's own tokens after it; the queries of its rows are computed together, and
+a mask lets each see the prompt and itself. Every other part of the model sees plain rows of one token.
+
+*An update* (`Branches`) reads whole completions. Every other part of the model sees one long row of tokens without
+any padding; attention takes from it a block for each prompt and one for each completion.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 FAMILIES = "families"
-"""Name of this attention among those of transformers; without `seats` it is its `sdpa`."""
+"""Name of this attention among those of transformers; without `seats` or `branches` it is its `sdpa`."""
 
 
 @dataclass
@@ -48,6 +55,60 @@ class Seats:
         return torch.cat([prompt, own], dim=2)[:, None]
 
 
+class Branches:
+    """Where each token of one long row stands: family after family, each its prompt and then its completions.
+
+    Args:
+        lengths: for each family the length of its prompt and those of its completions, all at least 1.
+
+    Attributes:
+        places: (T,) the position of each token in its own conversation.
+        own: (C,) the tokens of the completions.
+        before: (C,) for each of them the token that comes before it.
+        mask: (N, 1, longest completion, longest prompt + longest completion) what each completion's tokens see.
+    """
+
+    def __init__(self, lengths: Sequence[tuple[int, Sequence[int]]]):
+        prompts, completions, owner, places, before = [], [], [], [], []
+        start = 0
+        for family, (prompt, rows) in enumerate(lengths):
+            prompts.append(torch.arange(start, start + prompt))
+            places.append(torch.arange(prompt))
+            start, last = start + prompt, start + prompt - 1
+            for row in rows:
+                completions.append(torch.arange(start, start + row))
+                places.append(torch.arange(prompt, prompt + row))
+                before.append(torch.cat([torch.tensor([last]), completions[-1][:-1]]))
+                owner.append(family)
+                start += row
+        self.places, self.own, self.before = torch.cat(places), torch.cat(completions), torch.cat(before)
+        roots, leaves = (pad_sequence(rows, True, -1) for rows in (prompts, completions))
+        padded = torch.cat([roots.flatten(), leaves.flatten()])
+        self._back = padded.argsort()[(padded < 0).sum() :]  # from the blocks to the row
+        above = roots[owner]
+        longest = leaves.shape[1]
+        causal = torch.ones(longest, longest, dtype=torch.bool).tril().expand(len(leaves), -1, -1)
+        self.mask = torch.cat([(above >= 0)[:, None].expand(-1, longest, -1), causal], dim=2)[:, None]
+        self._roots, self._leaves = roots.clamp(min=0), leaves.clamp(min=0)  # what pads is seen by padding alone
+        self._seen = torch.cat([above.clamp(min=0), self._leaves], dim=1)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+        """Attention between the tokens of the row: (1, H, T, D) each -> (1, T, H, D)."""
+        query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
+
+        def blocks(states: Tensor, where: Tensor) -> Tensor:
+            return states.index_select(0, where.flatten()).view(*where.shape, *states.shape[1:]).transpose(1, 2)
+
+        roots = (blocks(states, self._roots) for states in (query, key, value))
+        seen = (blocks(states, self._seen) for states in (key, value))
+        mixed = (
+            scaled_dot_product_attention(*roots, is_causal=True, scale=scale),
+            scaled_dot_product_attention(blocks(query, self._leaves), *seen, self.mask, scale=scale),
+        )
+        rows = [part.transpose(1, 2).flatten(0, 1) for part in mixed]
+        return torch.cat(rows).index_select(0, self._back)[None]
+
+
 def family_attention(
     module: nn.Module,
     query: Tensor,
@@ -56,18 +117,21 @@ def family_attention(
     attention_mask: Tensor | None,
     *,
     seats: Seats | None = None,
+    branches: Branches | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The `sdpa` of transformers, between the rows of each family if there are `seats`.
+    """The `sdpa` of transformers, between the rows of each family if there are `seats` or `branches`.
 
     Args:
-        query: (B, H, 1, D), a new token a row.
-        key, value: (F, H, columns, D), the families' caches.
-        attention_mask: (F, 1, places, columns).
+        query: (B, H, 1, D), a new token a row; with `branches` (1, H, T, D).
+        key, value: (F, H, columns, D), the families' caches; with `branches` (1, H, T, D).
+        attention_mask: (F, 1, places, columns); `branches` have their own.
 
     Returns:
-        (B, 1, H, D), and no weights.
+        (B, 1, H, D), or with `branches` (1, T, H, D); and no weights.
     """
+    if branches is not None:
+        return branches.attend(query, key, value, kwargs.get("scaling")), None
     if seats is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
     grid = seats.seat(query, len(key))

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from envace_lite.attention import FAMILIES
+from envace_lite.attention import FAMILIES, Branches
 from envace_lite.chat import Chat, build_tokenizer
 
 CONTEXT = 256
@@ -75,20 +75,20 @@ class Policy:
         afterwards the very same base weights stand there again, bit for bit.
         """
         if not isinstance(self.model, PeftModel):
-            with _family_attention(self.model):
-                yield self.model
+            with _family_attention(self.plain):
+                yield self.plain
             return
         adapted = [m for m in self.model.modules() if hasattr(m, "lora_A") and hasattr(m, "base_layer")]
         if any(module._disable_adapters for module in adapted):  # folded by an outer block
-            yield self.model.base_model.model
+            yield self.plain
             return
         kept = [module.base_layer.weight.data for module in adapted]
         for module in adapted:
             module.base_layer.weight.data = module.base_layer.weight.data + module.get_delta_weight("default")
             module._disable_adapters = True
         try:
-            with _family_attention(self.model.base_model.model):
-                yield self.model.base_model.model
+            with _family_attention(self.plain):
+                yield self.plain
         finally:
             for module, weight in zip(adapted, kept, strict=True):
                 module.base_layer.weight.data = weight
@@ -97,9 +97,8 @@ class Policy:
     def log_probs(self, families: Sequence[Family], temperature: float = 1.0) -> tuple[Tensor, Tensor]:
         """Log-probability of each token of each completion, and the entropy of the distribution it was drawn from.
 
-        Completions of one prompt share a row, `prompt completion completion ...`, under a mask in which each sees the
-        prompt and itself: the prompt is read once, forward and backward. Rollouts in groups have prompts longer
-        than what follows, so this more than halves the work of an update.
+        The prompt is read once for all its completions, forward and backward (see `attention.Branches`). Rollouts in
+        groups have prompts longer than what follows, so this more than halves the work of an update.
 
         Args:
             families: prompts with their completions, as token ids.
@@ -149,11 +148,12 @@ class Policy:
             return [positions, log_p.detach(), entropy.detach()], grads
 
         starts = range(0, len(order), FAMILIES_AT_ONCE)
-        if workers > 1:
-            with ThreadPoolExecutor(workers) as pool:
-                parts = list(pool.map(work, starts))
-        else:
-            parts = [work(start) for start in starts]
+        with _family_attention(self.plain):
+            if workers > 1:
+                with ThreadPoolExecutor(workers) as pool:
+                    parts = list(pool.map(work, starts))
+            else:
+                parts = [work(start) for start in starts]
         positions, log_p, entropy = (torch.cat([values[i] for values, _ in parts]) for i in range(3))
         back = positions.argsort()
         by_term = [
@@ -166,38 +166,20 @@ class Policy:
         return log_p[back], entropy[back], norms
 
     def _log_probs(self, families: Sequence[Family], temperature: float) -> tuple[Tensor, Tensor]:
-        backbone, head = self._parts()
-        width = max(family.length for family in families)
-        ids = torch.full((len(families), width), self.chat.pad)
-        branch = torch.full(
-            (len(families), width), -1
-        )  # 0 in the prompt, 1, 2, ... in its completions, -1 in padding
-        places = torch.zeros((len(families), width), dtype=torch.long)
-        source: list[int] = []  # where the state that predicts a token stands, in the flattened batch
-        for row, family in enumerate(families):
-            size = len(family.prompt)
-            ids[row, : family.length] = torch.tensor(
-                [*family.prompt, *(t for c in family.completions for t in c)]
-            )
-            branch[row, :size] = 0
-            places[row, :size] = torch.arange(size)
-            start = size
-            for number, completion in enumerate(family.completions, start=1):
-                end = start + len(completion)
-                branch[row, start:end] = number
-                places[row, start:end] = torch.arange(size, size + len(completion))
-                source += [row * width + size - 1, *range(row * width + start, row * width + end - 1)]
-                start = end
-        earlier = torch.ones(width, width, dtype=torch.bool).tril()
-        related = (branch[:, None, :] == 0) | (branch[:, None, :] == branch[:, :, None])
-        states = backbone(ids, (earlier & related)[:, None], places, use_cache=False).last_hidden_state
-        log_p = (head(states.flatten(0, 1)[source]) / (temperature or 1.0)).log_softmax(-1)
+        model = self.plain
+        branches = Branches([(len(f.prompt), [len(c) for c in f.completions]) for f in families])
+        ids = torch.tensor([t for f in families for row in (f.prompt, *f.completions) for t in row])
+        states = model.model(
+            ids[None], branches.mask, branches.places[None], use_cache=False, branches=branches
+        ).last_hidden_state[0]
+        log_p = (model.lm_head(states.index_select(0, branches.before)) / (temperature or 1.0)).log_softmax(-1)
         entropy = -(log_p.exp() * log_p).sum(-1)
-        return log_p.gather(-1, ids[branch > 0].unsqueeze(-1)).squeeze(-1), entropy
+        return log_p.gather(-1, ids[branches.own, None]).squeeze(-1), entropy
 
-    def _parts(self) -> tuple[nn.Module, nn.Module]:
-        plain: Any = self.model.base_model.model if isinstance(self.model, PeftModel) else self.model
-        return plain.model, plain.lm_head
+    @property
+    def plain(self) -> Any:
+        """The transformers model, adapters and all."""
+        return self.model.base_model.model if isinstance(self.model, PeftModel) else self.model
 
     def parameters(self) -> int:
         """Number of parameters of the plain model."""
