@@ -37,6 +37,8 @@ BATCHES = (16, 64, 256)
 """Rows of a rollout, in groups of eight."""
 SIZES = {"0.3 M": (64, 4), "1.4 M": (128, 6), "5 M": (256, 6), "20 M": (384, 10)}
 """Width and layers of policies of several sizes."""
+THREADS = {1: "one thread", 2: "two threads"}
+"""How many are tried, as words."""
 HORIZONS = (2, 5, 10)
 """Calls an episode, each about 13 tokens with its response."""
 CALL_TOKENS, PROMPT_TOKENS, GROUPS, GROUP_SIZE = 13, 80, 8, 8
@@ -87,11 +89,11 @@ def bench_rollouts(policy: Policy, repeats: int) -> list[dict[str, Any]]:
     return table
 
 
-def bench_steps(policy: Policy, repeats: int, workers: int) -> dict[str, Any]:
+def bench_steps(policy: Policy, repeats: int, threads: int) -> dict[str, Any]:
     """A training step (rollout, reward, advantages, update) beside TRL's, in seconds for 1,000 rollout tokens.
 
     Both take every group into the update's batch; only ours leaves out those without a difference in reward, as it
-    does in training.
+    does in training. TRL gives its threads to torch; ours are the workers that share an update.
     """
     config = TrainConfig(steps=repeats + 1)
     tasks = shipped_tasks(DOMAINS, "train", 40)
@@ -102,7 +104,7 @@ def bench_steps(policy: Policy, repeats: int, workers: int) -> dict[str, Any]:
         begin = time.perf_counter()
         trajectories, rewards = collect(trained, tasks, config, step, Rehearse(), task_success)
         middle = time.perf_counter()
-        update(trained, trajectories, rewards, config, optimizer, step, workers=workers)
+        update(trained, trajectories, rewards, config, optimizer, step, workers=threads)
         end = time.perf_counter()
         if step:
             thousands = sum(len(t.ids) for t in trajectories) / 1000
@@ -112,10 +114,12 @@ def bench_steps(policy: Policy, repeats: int, workers: int) -> dict[str, Any]:
             parts["informative"].append((rewards.amax(-1) > rewards.amin(-1)).float().mean().item())
     if importlib.util.find_spec("trl"):
         peer = TrlSteps(with_lora(policy), tasks, config)
+        torch.set_num_threads(threads)
         peer.run()
+        torch.set_num_threads(1)
         parts["trl"] = [1000 * s / n for s, n in zip(peer.seconds[1:], peer.tokens[1:], strict=True)]
         parts["ratio"] = [b / a for a, b in zip(parts["engine"], parts["trl"], strict=True)]
-    return {name: spread(values) for name, values in parts.items()}
+    return {"threads": threads, **{name: spread(values) for name, values in parts.items()}}
 
 
 def growth_cell(size: str, horizon: int, threads: int, repeats: int = 3) -> dict[str, Any]:
@@ -182,7 +186,7 @@ def _peak_memory() -> float:
 
 def bench_growth() -> list[dict[str, Any]]:
     """`growth_cell` for every size, horizon and number of threads, each in a process of its own."""
-    cells = [(s, h, t) for s in SIZES for h in HORIZONS for t in (1, 2)]
+    cells = [(s, h, t) for s in SIZES for h in HORIZONS for t in THREADS]
     table = []
     for cell in tqdm(cells, desc="growth", unit="cell"):
         code = (
@@ -234,7 +238,7 @@ def frames(result: dict[str, Any]) -> dict[str, pd.DataFrame]:
     def text(value: Any) -> Any:
         return "{:,.4g} ({:,.4g} to {:,.4g})".format(*value) if isinstance(value, list) else value
 
-    parts = {"rollouts: tokens a second": result["rollouts"], "a training step": [result["step"]]}
+    parts = {"rollouts: tokens a second": result["rollouts"], "a training step": result["steps"]}
     if "growth" in result:
         parts["growth"] = result["growth"]
     return {
@@ -243,31 +247,45 @@ def frames(result: dict[str, Any]) -> dict[str, pd.DataFrame]:
     }
 
 
-def readme_tables(result: dict[str, Any]) -> str:
-    """The tables of the README, made from the record alone: ratios, then growth on one thread."""
+def ratios_table(result: dict[str, Any]) -> str:
+    """How many times as fast as the usual means, as markdown made from the record alone: median (least to greatest)."""
+    lines = {
+        f"rollout, {row['batch']} rows, one thread, beside `generate`": row["ratio"]
+        for row in result["rollouts"]
+    }
+    for row in result["steps"]:
+        if "ratio" in row:
+            lines[f"training step, {THREADS[row['threads']]}, beside TRL's `GRPOTrainer`"] = row["ratio"]
+    texts = {name: "{:.1f} ({:.1f} to {:.1f})".format(*values) for name, values in lines.items()}
+    return markdown(pd.DataFrame({"times as fast": texts}).rename_axis("what is timed"))
 
-    def text(values: Sequence[float]) -> str:
-        return "{:.1f} ({:.1f} to {:.1f})".format(*values)
 
-    lines = {f"rollout, {row['batch']} rows, beside `generate`": row["ratio"] for row in result["rollouts"]}
-    if "ratio" in result["step"]:
-        lines["training step beside TRL's `GRPOTrainer`"] = result["step"]["ratio"]
-    ratios = pd.DataFrame({"times as fast": {name: text(values) for name, values in lines.items()}})
-    parts = [markdown(ratios.rename_axis("on one thread"))]
-    if "growth" in result:
-        rows = [
-            {
-                "parameters": f"{row['parameters'] / 1e6:.1f} M",
-                "calls an episode": row["horizon"],
-                "sampling, s": f"{row['sampling_seconds']:.2f}",
-                "update, s": f"{row['update_seconds']:.2f}",
-                "update, share of the matrix-product rate": f"{row['update_share_of_rate']:.2f}",
-                "memory, MB": f"{row['memory_mb']:.0f}",
-            }
-            for row in result["growth"]
-            if row["threads"] == 1
-        ]
-        parts.append(markdown(pd.DataFrame(rows).set_index("parameters")))
+def growth_table(result: dict[str, Any]) -> str:
+    """Time and memory of a step by size, horizon and threads, as markdown made from the record alone."""
+    rows = [
+        {
+            "parameters": f"{row['parameters'] / 1e6:.1f} M",
+            "calls an episode": row["horizon"],
+            "threads": row["threads"],
+            "rollout tokens": f"{row['tokens']:,}",
+            "sampling, ms a 1,000 tokens": f"{1e6 * row['sampling_seconds'] / row['tokens']:.0f}",
+            "update, ms a 1,000 tokens": f"{1e6 * row['update_seconds'] / row['tokens']:.0f}",
+            "update, share of the matrix-product rate": f"{row['update_share_of_rate']:.2f}",
+            "memory, MB": f"{row['memory_mb']:.0f}",
+        }
+        for row in result["growth"]
+    ]
+    return markdown(pd.DataFrame(rows).set_index("parameters"))
+
+
+def profile_tables(result: dict[str, Any]) -> str:
+    """Where the time of a rollout and of an update goes, as markdown made from the record alone."""
+    parts = []
+    for name, rows in result["profile"].items():
+        frame = pd.DataFrame(rows).set_index("operation")
+        frame["share"] = frame.share.map("{:.0%}".format)
+        frame["milliseconds"] = frame.milliseconds.map("{:.1f}".format)
+        parts += [f"**{name}**", markdown(frame.rename(index=lambda key: f"`{key}`"))]
     return "\n\n".join(parts)
 
 
@@ -282,7 +300,10 @@ def bench(repeats: int = 5, growth: bool = True) -> dict[str, Any]:
             result["trl"] = version("trl")
         result["product_gflops"] = round(product_rate() / 1e9, 1)
         result["rollouts"] = bench_rollouts(policy, repeats)
-        result["step"] = bench_steps(policy, repeats, workers=1)
+        result["steps"] = [bench_steps(policy, repeats, threads) for threads in THREADS]
+        result["profile"] = {
+            name: frame.round(3).to_dict("records") for name, frame in profile(policy).items()
+        }
         if growth:
             result["growth"] = bench_growth()
     finally:

@@ -146,8 +146,9 @@ def speed(result: Mapping[str, Any]) -> Figure:
     """
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
     ratios = {f"rollout,\nbatch {row['batch']}": row["ratio"] for row in result["rollouts"]}
-    if "ratio" in result["step"]:
-        ratios["training\nstep"] = result["step"]["ratio"]
+    for row in result["steps"]:
+        if "ratio" in row:
+            ratios[f"step,\nthreads {row['threads']}"] = row["ratio"]
     values = list(ratios.values())
     spread = [[v - low for v, low, _ in values], [high - v for v, _, high in values]]
     bars = left.bar(list(ratios), [v for v, _, _ in values], yerr=spread, capsize=3, color=COLOURS[0])

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from envace_lite import plots
-from envace_lite.bench import GROUP_SIZE, frames, growth_cell, profile, readme_tables, spread
+from envace_lite.bench import (
+    GROUP_SIZE,
+    frames,
+    growth_cell,
+    growth_table,
+    profile,
+    profile_tables,
+    ratios_table,
+    spread,
+)
 from envace_lite.chat import GIVEN
 from envace_lite.domains import Task
 from envace_lite.peers import TrlSteps, generate_rollout
@@ -59,7 +68,7 @@ def test_a_cell_of_the_growth_table() -> None:
 
 def test_spread_and_frames() -> None:
     assert spread([3.0, 1.0, 2.0]) == [2.0, 1.0, 3.0]
-    result = {"rollouts": [{"batch": 16, "ratio": [2.0, 1.0, 3.0]}], "step": {"update": [1.0, 0.5, 2.0]}}
+    result = {"rollouts": [{"batch": 16, "ratio": [2.0, 1.0, 3.0]}], "steps": [{"update": [1.0, 0.5, 2.0]}]}
     tables = frames(result)
     assert list(tables) == ["rollouts: tokens a second", "a training step"]
     assert tables["rollouts: tokens a second"].ratio[0] == "2 (1 to 3)"
@@ -69,7 +78,16 @@ RESULT: dict[str, Any] = {
     "rollouts": [
         {"batch": 16, "engine": [9.0, 8.0, 9.5], "generate": [3.0, 2.0, 4.0], "ratio": [3.0, 2.0, 4.0]}
     ],
-    "step": {"engine": [0.2, 0.1, 0.3], "trl": [2.0, 1.0, 3.0], "ratio": [10.0, 9.0, 11.0]},
+    "steps": [
+        {
+            "threads": threads,
+            "engine": [0.2, 0.1, 0.3],
+            "trl": [2.0, 1.0, 3.0],
+            "ratio": [10.0 / threads, 9.0 / threads, 11.0 / threads],
+        }
+        for threads in (1, 2)
+    ],
+    "profile": {"rollout": [{"operation": "aten::mm", "milliseconds": 2.04, "share": 0.253, "calls": 7}]},
     "growth": [
         {
             "size": size,
@@ -90,22 +108,23 @@ RESULT: dict[str, Any] = {
 
 
 def test_the_tables_say_what_was_measured() -> None:
-    tables = readme_tables(RESULT)
-    assert "| rollout, 16 rows, beside `generate` | 3.0 (2.0 to 4.0) |" in tables
-    assert "| training step beside TRL's `GRPOTrainer` | 10.0 (9.0 to 11.0) |" in tables
-    assert "| 5.0 M | 5 | 0.50 | 1.00 | 0.50 | 12 |" in tables
-    assert len(re.findall(r"^\| [05]\.\d M", tables, re.M)) == 4  # one thread only
+    ratios, growth, operations = ratios_table(RESULT), growth_table(RESULT), profile_tables(RESULT)
+    assert "| rollout, 16 rows, one thread, beside `generate` | 3.0 (2.0 to 4.0) |" in ratios
+    assert "| training step, two threads, beside TRL's `GRPOTrainer` | 5.0 (4.5 to 5.5) |" in ratios
+    assert "| 5.0 M | 5 | 2 | 4,160 | 120 | 240 | 0.50 | 12 |" in growth
+    assert len(re.findall(r"^\| [05]\.\d M", growth, re.M)) == 8
+    assert "| `aten::mm` | 2.0 | 25% | 7 |" in operations
 
 
 def test_without_trl_its_line_is_left_out() -> None:
-    without = {**RESULT, "step": {"engine": [0.2, 0.1, 0.3]}}
-    assert "TRL" not in readme_tables(without)
+    without = {**RESULT, "steps": [{"threads": 1, "engine": [0.2, 0.1, 0.3]}]}
+    assert "TRL" not in ratios_table(without)
     assert len(plots.speed(without).axes[0].patches) == 1
 
 
 def test_the_figure_has_a_bar_for_each_ratio_and_a_line_for_each_size() -> None:
     left, middle, right = plots.speed(RESULT).axes
-    assert [bar.get_height() for bar in left.patches] == [3.0, 10.0]
+    assert [bar.get_height() for bar in left.patches] == [3.0, 10.0, 5.0]
     assert len(middle.lines) == len(right.lines) == 2
     assert list(middle.lines[0].get_xdata()) == [1664, 4160]
     assert middle.lines[0].get_ydata() == pytest.approx([0.6, 1.5])
