@@ -104,11 +104,12 @@ class Branches:
                 states.index_select(0, where.flatten()).view(*where.shape, *states.shape[1:]).transpose(1, 2)
             )
 
-        roots = (blocks(states, self._roots) for states in (query, key, value))
-        seen = (blocks(states, self._seen) for states in (key, value))
+        root_queries, root_keys, root_values = (blocks(states, self._roots) for states in (query, key, value))
+        seen_keys, seen_values = (blocks(states, self._seen) for states in (key, value))
+        own = blocks(query, self._leaves)
         mixed = (
-            scaled_dot_product_attention(*roots, is_causal=True, scale=scale),
-            scaled_dot_product_attention(blocks(query, self._leaves), *seen, self.mask, scale=scale),
+            scaled_dot_product_attention(root_queries, root_keys, root_values, is_causal=True, scale=scale),
+            scaled_dot_product_attention(own, seen_keys, seen_values, self.mask, scale=scale),
         )
         rows = [part.transpose(1, 2).flatten(0, 1) for part in mixed]
         return torch.cat(rows).index_select(0, self._back)[None]

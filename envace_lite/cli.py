@@ -55,6 +55,15 @@ def _arms(names: str) -> str:
     return names
 
 
+def _cells(names: str) -> str:
+    from envace_lite.simpler import CELLS
+
+    for name in names.split(",") if names != "all" else ():
+        if name not in CELLS:
+            raise typer.BadParameter(f"{name!r}; there are the cells {', '.join(CELLS)}")
+    return names
+
+
 def _writable(folder: Path) -> Path:
     """Make an output folder, so that one that cannot be written is found out before anything is trained."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -224,24 +233,90 @@ def _print_results(results: dict[str, Any]) -> None:
 @app.command()
 def probe(
     domain: Annotated[str, typer.Option(help="The domain.")] = "retail",
-    policy: PolicyFolder = paths.BASE,
+    policy: Annotated[
+        Path, typer.Option(help="Folder of a policy, or of any causal model whose chat template has tools.")
+    ] = paths.BASE,
     split: Annotated[str, typer.Option(callback=_split, help="test or held_out.")] = "test",
-    limit: Annotated[int, typer.Option(help="How many tasks.")] = 20,
+    limit: Annotated[int, typer.Option(help="How many tasks.")] = 40,
     seed: Seed = 0,
+    page: Annotated[
+        Path | None, typer.Option(help="Where the page goes; figures/probe.html by default.")
+    ] = None,
 ) -> None:
-    """Print rehearsed responses next to real ones, on the same history and the same call."""
-    from envace_lite.fidelity import probe as look
-    from envace_lite.policy import load_policy
-    from envace_lite.study import shipped_tasks
+    """What did the rehearse role learn? Rehearsed responses next to real ones, on the same history and call.
 
-    frame = look(load_policy(policy), shipped_tasks(_domains(domain), split, limit), seed)
-    for row in frame.itertuples():
-        print(
-            f"{'=' if row.exact else 'x'} {row.call}\n    real      {row.real}\n    rehearsed {row.rehearsed}"
-        )
-    print(
-        f"\nfidelity {frame.exact.mean():.3f} over {len(frame)} pairs, {frame.real_error.mean():.0%} of them errors"
+    Prints the metrics beside the trivial baselines, the rules that the rehearsed world lacks, fidelity by depth and the
+    calibration, and writes a page of all pairs, worst first.
+    """
+    from envace_lite import fidelity, pages
+    from envace_lite.study import load_model, shipped_tasks
+
+    names = _domains(domain)
+    known = fidelity.probe_pairs(shipped_tasks(names, "train", limit))
+    told = fidelity.report(load_model(policy), shipped_tasks(names, split, limit), seed=seed, known=known)
+    print(f"{len(told.pairs)} pairs, {told.pairs.real_error.mean():.0%} of them errors\n")
+    print(told.table().round(3).to_string(na_rep="-"))
+    print(f"\nby rule\n{told.rules.round(3).to_string(na_rep='-')}")
+    print(f"the rehearsed world lacks: {', '.join(told.missing_rules) or 'nothing that this probe can tell'}")
+    print(f"\nplanned calls, by depth\n{told.by_depth().round(3).to_string()}")
+    print(f"\nthe same next decision after {told.decision_agreement:.1%} of the responses")
+    print(f"confidence is off by {told.reliability.error:.3f} (expected calibration error)")
+    html = pages.worst_first(told.pairs, title=f"Rehearsed next to real: {', '.join(names)}, {split}")
+    print(f"\nevery pair, worst first: {pages.write_page(page or paths.FIGURES / 'probe.html', html)}")
+
+
+@app.command()
+def trap(
+    cells: Annotated[
+        str, typer.Option(callback=_cells, help="Cells, separated by commas, or `all`.")
+    ] = "all",
+    seeds: Annotated[int, typer.Option(help="Seeds 0 to N-1.")] = 3,
+    seed: Annotated[int | None, typer.Option(help="Only this seed, in this process.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates in each run; 75 by default.")] = None,
+) -> None:
+    """Provoke a simpler world: train on tasks that need one rule seldom or never, and see what is delivered.
+
+    Recorded runs are skipped, interrupted ones continued. Two runs at a time, with one thread each.
+    """
+    from envace_lite.policy import load_policy
+    from envace_lite.simpler import CELLS, run_cell, trap_table
+    from envace_lite.study import load_records
+
+    names = list(CELLS) if cells == "all" else cells.split(",")
+    if seed is not None:
+        for name in names:
+            run_cell(load_policy(paths.BASE), name, seed, command=_command(), steps=steps)
+        return
+    options = ["--steps", str(steps)] if steps else []
+    failed = _run_missing(
+        {
+            f"trap-{name}-{number}": ["trap", "--cells", name, "--seed", str(number), *options]
+            for number in range(seeds)
+            for name in names
+        }
     )
+    print(trap_table(load_records()))
+    if failed:
+        raise typer.Exit(1)
+
+
+def _run_missing(commands: dict[str, list[str]]) -> bool:
+    """Run the commands whose record is missing, two at a time; whether one failed. Each writes a log to .work."""
+    import subprocess
+    from concurrent.futures import ThreadPoolExecutor
+
+    paths.WORK.mkdir(exist_ok=True)
+
+    def run(name: str) -> int:
+        log = paths.WORK / f"{name}.log"
+        command = [sys.executable, "-m", "envace_lite.cli", *commands[name]]
+        with log.open("w", encoding="utf-8") as file:
+            code = subprocess.run(command, stdout=file, stderr=file, check=False).returncode
+        print(f"{name}: " + ("recorded" if code == 0 else f"failed, see {log}"), flush=True)
+        return code
+
+    with ThreadPoolExecutor(2) as pool:
+        return any(pool.map(run, [name for name in commands if not (paths.RUNS / f"{name}.json").is_file()]))
 
 
 @app.command()
@@ -256,28 +331,16 @@ def study(
 
     Two runs at a time, with one thread each.
     """
-    import subprocess
-    from concurrent.futures import ThreadPoolExecutor
-
-    wanted = [(arm, seed) for seed in range(seeds) for arm in arms.split(",")]
-    missing = [(arm, seed) for arm, seed in wanted if not (paths.RUNS / f"{arm}-{seed}.json").is_file()]
-    paths.WORK.mkdir(exist_ok=True)
-
-    def run(job: tuple[str, int]) -> int:
-        arm, seed = job
-        command = ["train", "--arm", arm, "--seed", str(seed), "--steps", str(steps), "--workers", "1"]
-        log = paths.WORK / f"{arm}-{seed}.log"
-        with log.open("w", encoding="utf-8") as file:
-            code = subprocess.run(
-                [sys.executable, "-m", "envace_lite.cli", *command], stdout=file, stderr=file, check=False
-            ).returncode
-        print(f"{arm} seed {seed}: " + ("recorded" if code == 0 else f"failed, see {log}"))
-        return code
-
-    with ThreadPoolExecutor(2) as pool:
-        codes = list(pool.map(run, missing))
+    options = ["--steps", str(steps), "--workers", "1"]
+    failed = _run_missing(
+        {
+            f"{arm}-{seed}": ["train", "--arm", arm, "--seed", str(seed), *options]
+            for seed in range(seeds)
+            for arm in arms.split(",")
+        }
+    )
     report()
-    if any(codes):
+    if failed:
         raise typer.Exit(1)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -177,3 +178,23 @@ def complete(
                 ended = ids[-1:] == [chat.end]
                 results[i] = (chat.decode(ids[:-1] if ended else ids), total[i])
     return results
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A conversation, and who is to write the next message.
+
+    Args:
+        messages: in the standard form.
+        tools: JSON schemas.
+        role: `"act"`, or the name of the tool that the rehearse role is to play.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]]
+    role: str = "act"
+
+
+def write(policy: Policy, prompts: Sequence[Prompt]) -> list[tuple[str, float]]:
+    """The message that a policy writes greedily after each prompt, with its log-probability."""
+    return complete(policy, [policy.chat.render(p.messages, p.tools, prompt=p.role) for p in prompts])

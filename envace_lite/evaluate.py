@@ -6,34 +6,37 @@ Every figure comes with a bootstrap interval that is clustered by task.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.stats import bootstrap
+from scipy.stats import kendalltau
 
-from envace_lite.domains import Task
-from envace_lite.fidelity import probe
+from envace_lite import fidelity
+from envace_lite.domains import Task, get_domain
+from envace_lite.fidelity.measures import Counts, counts, interval, ratio
 from envace_lite.policy import Policy
-from envace_lite.rollout import Execute, Trajectory, rollout
+from envace_lite.reward import task_success
+from envace_lite.rollout import Execute, Simulate, Trajectory, rollout
 
 METRICS = {
     "real_success": "share of the tasks that end in the right state with the right answer",
+    "rehearsed_success": "task success of the same policy in its own rehearsed world",
+    "deployment_gap": "rehearsed success minus real success",
+    "wm2real": "share of the tasks solved by making the calls, and giving the answers, of the rehearsed episode",
+    "consistency": "wm2real over real success",
     "committed_calls": "calls that reached the real environment, a task",
     "wrong_writes": "committed writes that took effect and belong to no acceptable outcome, a task",
-    "fidelity": "share of the rehearsed responses that equal the real one in every word",
-    "fidelity_success": "the same where the real response is a success",
-    "fidelity_error": "the same where the real response is an error",
-    "error_recall": "share of the real errors that are rehearsed as an error",
-    "error_precision": "share of the rehearsed errors that are real",
-    "optimism": "P(rehearsed success | real error)",
-    "pessimism": "P(rehearsed error | real success)",
+    **fidelity.METRICS,
     "tool_precision": "share of the committed calls whose tool the plan calls",
     "tool_recall": "share of the plan's calls whose tool is called",
     "tool_f1": "their harmonic mean",
 }
-"""What is reported, in this order."""
+"""What is reported, in this order. `wm2real` and the consistency ratio: Word2World (arXiv 2512.18832)."""
+
+
+_WORDS = ("task", "domain", "kind")
 
 
 @dataclass
@@ -52,7 +55,7 @@ class Report:
         """Value with the ends of its 95 % interval for each metric: for all tasks, each domain, each kind of task."""
         groups = {"all": self} | ({name: self.only(name) for name in self.groups()} if by_group else {})
         rows = [
-            {"domain": name, "metric": metric, **_interval(report.counts(metric), resamples)}
+            {"domain": name, "metric": metric, **interval(report.counts(metric), resamples)}
             for name, report in groups.items()
             for metric in METRICS
         ]
@@ -69,71 +72,33 @@ class Report:
 
     def value(self, metric: str) -> float:
         """One metric over everything in the report."""
-        return _ratio(*(counts.sum() for counts in self.counts(metric)))
+        return ratio(self.counts(metric))
 
     def by_depth(self) -> pd.DataFrame:
         """Fidelity and optimism by the number of calls before."""
-        errors = self.pairs[self.pairs.real_error]
-        table = self.pairs.groupby("depth").agg(pairs=("exact", "size"), fidelity=("exact", "mean"))
-        return table.join(errors.groupby("depth").agg(optimism=("rehearsed_success", "mean")))
+        return fidelity.by_depth(self.pairs)
 
-    def counts(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    def counts(self, metric: str) -> Counts:
         """Numerator and denominator of a metric for each task."""
-        tasks, pairs = self.tasks, self.pairs
-        if metric in tasks:
-            return tasks[metric].to_numpy(float), np.ones(len(tasks))
-        if metric.startswith("tool_"):
-            wanted, made, both = (
-                tasks[c].to_numpy(float) for c in ("plan_calls", "committed_calls", "matched_calls")
-            )
-            return {"precision": (both, made), "recall": (both, wanted), "f1": (2 * both, made + wanted)}[
-                metric[5:]
-            ]
-        flags = {
-            "fidelity": (pairs.exact, pairs.exact | True),
-            "fidelity_success": (pairs.exact, ~pairs.real_error),
-            "fidelity_error": (pairs.exact, pairs.real_error),
-            "error_recall": (pairs.rehearsed_error, pairs.real_error),
-            "error_precision": (pairs.real_error, pairs.rehearsed_error),
-            "optimism": (pairs.rehearsed_success, pairs.real_error),
-            "pessimism": (pairs.rehearsed_error, ~pairs.real_error),
-        }
-        hit, where = flags[metric]
-        sums = pd.DataFrame({"hit": hit & where, "where": where, "task": pairs.task}).groupby("task").sum()
-        return sums.hit.to_numpy(float), sums["where"].to_numpy(float)
+        if metric in fidelity.METRICS:
+            return counts(self.pairs, metric)
+        column = {name: self.tasks[name].to_numpy(float) for name in self.tasks if name not in _WORDS}
+        if metric in column:
+            return column[metric], np.ones(len(self.tasks))
+        if metric == "deployment_gap":
+            return column["rehearsed_success"] - column["real_success"], np.ones(len(self.tasks))
+        if metric == "consistency":
+            return column["wm2real"], column["real_success"]
+        wanted, made, both = (column[c] for c in ("plan_calls", "committed_calls", "matched_calls"))
+        return {"precision": (both, made), "recall": (both, wanted), "f1": (2 * both, made + wanted)}[
+            metric[5:]
+        ]
 
     def _repr_html_(self) -> str:
         return str(self.summary().value.unstack(0).reindex(list(METRICS)).round(3).to_html())
 
     def __repr__(self) -> str:
         return f"<Report: {len(self.tasks)} tasks, real success {self.value('real_success'):.3f}>"
-
-
-def _ratio(numerator: float, denominator: float) -> float:
-    return float(numerator / denominator) if denominator else float("nan")
-
-
-def _interval(counts: tuple[np.ndarray, np.ndarray], resamples: int) -> dict[str, float]:
-    numerator, denominator = counts
-    value = _ratio(numerator.sum(), denominator.sum())
-    used = denominator > 0
-    if used.sum() < 2 or len(set(numerator[used] / denominator[used])) == 1:
-        return {"value": value, "low": value, "high": value}
-
-    def statistic(n: np.ndarray, d: np.ndarray, axis: int) -> np.ndarray:
-        return np.asarray(n.sum(axis) / d.sum(axis))
-
-    result = bootstrap(
-        (numerator[used], denominator[used]),
-        statistic,
-        paired=True,
-        vectorized=True,
-        n_resamples=resamples,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    )
-    low, high = result.confidence_interval
-    return {"value": value, "low": float(low), "high": float(high)}
 
 
 def deploy(policy: Policy, tasks: Sequence[Task]) -> tuple[list[Trajectory], pd.DataFrame]:
@@ -165,11 +130,50 @@ def deploy(policy: Policy, tasks: Sequence[Task]) -> tuple[list[Trajectory], pd.
     return trajectories, pd.DataFrame(rows)
 
 
+def rehearsed_alone(policy: Policy, tasks: Sequence[Task]) -> pd.DataFrame:
+    """Run each task once in the policy's own rehearsed world, greedily, and see what comes of the same calls really.
+
+    Returns:
+        One row a task: `rehearsed_success`, and `wm2real`, real success when the environment carries out the calls of
+        that episode and the answers are those given there.
+    """
+    rows = []
+    for trajectory in rollout(policy, tasks, temperature=0.0):
+        session = get_domain(trajectory.task.domain).reset(trajectory.task)
+        for call, _ in trajectory.exchanges:
+            session.call(call)
+        verdict = session.verify(trajectory.answers)
+        rows.append({"rehearsed_success": task_success(trajectory), "wm2real": float(verdict.success)})
+    return pd.DataFrame(rows)
+
+
+def rank_agreement(
+    policies: Mapping[str, Policy], world: Policy, tasks: Sequence[Task]
+) -> tuple[pd.DataFrame, float]:
+    """Whether a rehearsed world ranks policies as the real one does.
+
+    Args:
+        policies: who act.
+        world: whose rehearse role answers all of them.
+
+    Returns:
+        By policy: real success, and task success when `world` answers; and Kendall's tau of the two columns.
+    """
+    rows = {}
+    for name, policy in policies.items():
+        real = deploy(policy, tasks)[1].real_success.mean()
+        trajectories = rollout(policy, tasks, Simulate(world), temperature=0.0)
+        rows[name] = {"real": real, "rehearsed": sum(map(task_success, trajectories)) / len(tasks)}
+    table = pd.DataFrame(rows).T
+    return table, float(kendalltau(table.real, table.rehearsed).statistic)
+
+
 def evaluate(policy: Policy, tasks: Sequence[Task], *, seed: int = 0) -> Report:
-    """Real success, committed calls, wrong writes and fidelity on some tasks.
+    """Real success, committed calls, wrong writes, rehearsed success and fidelity on some tasks.
 
     Args:
         tasks: usually a test or held-out split.
         seed: of the probe pairs.
     """
-    return Report(deploy(policy, tasks)[1], probe(policy, tasks, seed))
+    deployed = deploy(policy, tasks)[1].join(rehearsed_alone(policy, tasks))
+    return Report(deployed, fidelity.probe(policy, tasks, seed))

@@ -71,10 +71,55 @@ def side_by_side(tasks: Sequence[Task], columns: dict[str, pd.DataFrame], *, tit
             f"<details><summary>tools</summary><p class='tools'>{listed}</p></details>"
             f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></section>"
         )
+    return _page(title, intro, "".join(sections))
+
+
+def worst_first(frame: pd.DataFrame, *, title: str, limit: int = 300) -> str:
+    """A page of rehearsed next to real responses with differing words marked.
+
+    First the real errors that are told as a success, then other wrong verdicts, then the rest by the number of wrong
+    parts; the most confident mistakes come first.
+
+    Args:
+        frame: from `fidelity.compare`.
+        limit: most rows.
+    """
+    keys = pd.DataFrame(
+        {
+            "cheerful": frame.real_error & frame.rehearsed_success,
+            "verdict": frame.real_error != frame.rehearsed_error,
+            "differs": ~frame.exact,
+            "wrong": frame.filter(like="wrong_").sum(axis=1),
+            "sure": frame.confidence.fillna(0),
+        }
+    )
+    order = keys.sort_values([*map(str, keys)], ascending=False).index[:limit]
+    rows = []
+    for row in frame.loc[order].to_dict("records"):
+        verdict = "same" if row["exact"] else "differs"
+        sure = "" if pd.isna(row["confidence"]) else f"<br>probability {row['confidence']:.2f}"
+        rows.append(
+            f"<tr><td><code>{escape(row['task'])}</code><br>after {row['depth']} calls, {row['mutation']}</td>"
+            f"<td><code>{escape(row['call'])}</code></td><td><code>{escape(row['real'])}</code></td>"
+            f'<td class="{verdict}"><span>{verdict}:</span> '
+            f"<code>{mark_difference(row['real'], row['rehearsed'])}</code>{sure}</td></tr>"
+        )
+    heads = ("where", "call", "real response", "rehearsed response")
+    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+    intro = (
+        f"{frame.exact.sum()} of {len(frame)} rehearsed responses equal the real one in every word; "
+        f"{(frame.real_error & frame.rehearsed_success).sum()} of {frame.real_error.sum()} real errors are told as a "
+        f"success. The {len(order)} worst are shown, these errors first."
+    )
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return _page(title, intro, table)
+
+
+def _page(title: str, intro: str, body: str) -> str:
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
-        f"<main><h1>{escape(title)}</h1><p>{escape(intro)}</p>{''.join(sections)}</main></body></html>\n"
+        f"<main><h1>{escape(title)}</h1><p>{escape(intro)}</p>{body}</main></body></html>\n"
     )
 
 

@@ -29,8 +29,8 @@ from envace_lite.attention import FAMILIES, Branches
 from envace_lite.chat import Chat, build_tokenizer
 
 CONTEXT = 256
-FAMILIES_AT_ONCE = 4
-"""How many prompts with their completions are computed together: few enough to stay in the processor's cache."""
+TOKENS_AT_ONCE = 1200
+"""About so many tokens are computed together: few enough to stay in the processor's cache."""
 
 
 class PolicyError(RuntimeError):
@@ -138,8 +138,7 @@ class Policy:
         where = [torch.arange(start, end) for start, end in pairwise([0, *ends])]
         parameters = [p for p in self.model.parameters() if p.requires_grad]
 
-        def work(start: int) -> tuple[list[Tensor], list[tuple[Tensor, ...]]]:
-            chosen = order[start : start + FAMILIES_AT_ONCE]
+        def work(chosen: list[int]) -> tuple[list[Tensor], list[tuple[Tensor, ...]]]:
             positions = torch.cat([where[i] for i in chosen])
             with torch.set_grad_enabled(objective is not None):
                 log_p, entropy = self._log_probs([families[i] for i in chosen], temperature)
@@ -147,13 +146,17 @@ class Policy:
                 grads = [torch.autograd.grad(t, parameters, retain_graph=t is not terms[-1]) for t in terms]
             return [positions, log_p.detach(), entropy.detach()], grads
 
-        starts = range(0, len(order), FAMILIES_AT_ONCE)
+        batches: list[list[int]] = [[]]
+        for i in order:
+            if sum(families[j].length for j in batches[-1]) >= TOKENS_AT_ONCE:
+                batches.append([])
+            batches[-1].append(i)
         with _family_attention(self.plain):
             if workers > 1:
                 with ThreadPoolExecutor(workers) as pool:
-                    parts = list(pool.map(work, starts))
+                    parts = list(pool.map(work, batches))
             else:
-                parts = [work(start) for start in starts]
+                parts = [work(batch) for batch in batches]
         positions, log_p, entropy = (torch.cat([values[i] for values, _ in parts]) for i in range(3))
         back = positions.argsort()
         by_term = [
@@ -172,9 +175,8 @@ class Policy:
         states = model.model(
             ids[None], branches.mask, branches.places[None], use_cache=False, branches=branches
         ).last_hidden_state[0]
-        log_p = (model.lm_head(states.index_select(0, branches.before)) / (temperature or 1.0)).log_softmax(
-            -1
-        )
+        logits = model.lm_head(states.index_select(0, branches.before))
+        log_p = (logits if temperature in (0.0, 1.0) else logits / temperature).log_softmax(-1)
         entropy = -(log_p.exp() * log_p).sum(-1)
         return log_p.gather(-1, ids[branches.own, None]).squeeze(-1), entropy
 

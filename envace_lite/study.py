@@ -19,10 +19,14 @@ from typing import Any
 import pandas as pd
 from scipy.stats import t as student
 
-from envace_lite import paths
+from envace_lite import fidelity, paths
+from envace_lite.chat import VocabularyError
 from envace_lite.domains import DOMAINS, Task, load_tasks
 from envace_lite.evaluate import Report, evaluate
-from envace_lite.policy import Policy
+from envace_lite.fidelity import by_depth, probe, probe_pairs
+from envace_lite.fidelity.measures import counts, ratio
+from envace_lite.hub import ChatModel
+from envace_lite.policy import Policy, load_policy
 from envace_lite.reward import REWARDS
 from envace_lite.rollout import Execute, Rehearse, Responder
 from envace_lite.train import Observer, TrainConfig, TrainLog, train
@@ -56,6 +60,7 @@ ARMS = {
 COUNTS = ("wrong_writes", "committed_calls")
 """The metrics that are no shares."""
 HEADLINE = ("real_success", "fidelity", "error_recall", "optimism", "wrong_writes")
+OBSERVED = (*HEADLINE, "rehearsed_success", "fidelity_success", "fidelity_error")
 
 
 def shipped_tasks(domains: Iterable[str], split: str, limit: int | None = None) -> list[Task]:
@@ -81,12 +86,34 @@ def as_table(report: Report) -> dict[str, dict[str, list[float | None]]]:
     return table
 
 
-def small_observer(tasks: Sequence[Task]) -> Observer:
-    """An observer that deploys and probes the policy on a few tasks while it is trained."""
+def load_model(folder: Path | str) -> Policy | ChatModel:
+    """A compact policy, or any other causal language model whose chat template has tools.
+
+    Raises:
+        PolicyError: saying what is wrong with the folder.
+    """
+    try:
+        return load_policy(folder)
+    except VocabularyError:
+        return ChatModel.load(folder)
+
+
+def small_observer(tasks: Sequence[Task], held_out: Sequence[Task] = ()) -> Observer:
+    """An observer that deploys and probes the policy on a few tasks while it is trained.
+
+    Besides the metrics of `OBSERVED` it notes fidelity by depth (`fidelity_depth_0` to `_3`), and with `held_out` tasks
+    the fidelity and error recall there.
+    """
 
     def observe(step: int, policy: Policy, _: object) -> dict[str, float]:
         report = evaluate(policy, tasks)
-        return {metric: round(report.value(metric), 4) for metric in HEADLINE}
+        seen = {metric: report.value(metric) for metric in OBSERVED}
+        for depth, value in by_depth(report.pairs).fidelity.head(4).items():
+            seen[f"fidelity_depth_{depth}"] = value
+        if held_out:
+            frame = probe(policy, held_out)
+            seen |= {f"held_out_{m}": ratio(counts(frame, m)) for m in ("fidelity", "error_recall")}
+        return {name: round(value, 4) for name, value in seen.items()}
 
     return observe
 
@@ -132,6 +159,7 @@ def run_arm(
     config = replace(config, seed=seed, **dict(way.changes))
     name = name or f"{arm}-{seed}"
     watched = shipped_tasks(domains, "test", 120 // len(domains))
+    unfamiliar = shipped_tasks(domains, "held_out", 60 // len(domains))
     trained, log = train(
         policy,
         shipped_tasks(domains, "train"),
@@ -139,7 +167,7 @@ def run_arm(
         responder=way.responder(),
         reward=REWARDS[way.reward],
         folder=paths.WORK / name,
-        observer=small_observer(watched),
+        observer=small_observer(watched, unfamiliar),
         workers=workers,
     )
     record = {
@@ -154,6 +182,7 @@ def run_arm(
         "curve": _thin(log),
         "observed": log.observed,
         "results": evaluate_splits(trained, domains),
+        "probe": probe_splits(trained, domains),
     }
     write_record(name, record, folder)
     return trained, record
@@ -168,6 +197,15 @@ def evaluate_splits(policy: Policy, domains: Sequence[str]) -> dict[str, Any]:
     """The full evaluation on test tasks and on held-out tools."""
     return {
         split: as_table(evaluate(policy, shipped_tasks(domains, split))) for split in ("test", "held_out")
+    }
+
+
+def probe_splits(policy: Policy, domains: Sequence[str], limit: int = 100) -> dict[str, Any]:
+    """The full probe on `limit` test tasks and as many with held-out tools of each domain."""
+    known = probe_pairs(shipped_tasks(domains, "train", limit))
+    return {
+        split: fidelity.report(policy, shipped_tasks(domains, split, limit), known=known).to_record()
+        for split in ("test", "held_out")
     }
 
 

@@ -27,6 +27,10 @@ from transformers.utils import get_json_schema
 Value = str | int
 UNKNOWN = "unknown"
 """The value of a record that does not exist, and the rule that a call breaks which names one."""
+MALFORMED = "malformed"
+"""In place of a rule: what was written is no response at all."""
+ABSTAIN = "abstain"
+"""In place of a rule: the verdict is not known, and none is given."""
 MAX_VALUE = 9
 """The largest amount that a record can hold: amounts are single digits."""
 
@@ -155,10 +159,10 @@ class ToolResponse:
         """Read a sentence back. One that is not well formed becomes an error with the rule `malformed`."""
         match = re.fullmatch(r"((?:\S+:\S+ )*)(?:ok((?: \S+:\S+)*)|error ([^\s:]+))", text.strip())
         if not match:
-            return cls({}, "malformed", {})
+            return cls({}, MALFORMED, {})
         seen, changed = ([word.split(":", 1) for word in (part or "").split()] for part in match.groups()[:2])
         if any(len(dict(pairs)) < len(pairs) for pairs in (seen, changed)):  # no tool says a record twice
-            return cls({}, "malformed", {})
+            return cls({}, MALFORMED, {})
         read = [{key: as_value(value) for key, value in pairs} for pairs in (seen, changed)]
         return cls(read[0], match.group(3), read[1])
 
@@ -286,6 +290,6 @@ def parse_calls(text: str, schemas: Sequence[Mapping[str, Any]]) -> list[ToolCal
         name, *words = part.split() or [""]
         parameters = listed.get(name, {}).get("properties", {})
         if name not in listed or len(words) != len(parameters):
-            raise ToolError("malformed")
+            raise ToolError(MALFORMED)
         calls.append(ToolCall(name, dict(zip(parameters, map(as_value, words), strict=True))))
     return calls

@@ -78,6 +78,29 @@ class TrainConfig:
     """Steps between two checkpoints."""
 
 
+@dataclass(frozen=True)
+class Grounding:
+    """Real responses whose likelihood is part of the loss: a departure from the paper, which uses task success alone.
+
+    It exists to be compared with (see `simpler`), and is never on by default.
+
+    Args:
+        examples: each the tokens up to the header of a response, with the tokens of the real one.
+        weight: of their mean negative log-probability, beside the loss of a step.
+        per_step: so many are drawn for each step.
+    """
+
+    examples: Sequence[tuple[Sequence[int], Sequence[int]]]
+    weight: float = 0.1
+    per_step: int = 8
+
+    def draw(self, seed: int, step: int) -> list[Family]:
+        """The examples of a step."""
+        rng = Random(f"{seed}/{step}/grounding")
+        chosen = rng.sample(list(self.examples), min(self.per_step, len(self.examples)))
+        return [Family(prompt, [response]) for prompt, response in chosen]
+
+
 @dataclass
 class TrainLog:
     """What happened, one row a step.
@@ -116,6 +139,7 @@ def train(
     reward: Reward = task_success,
     folder: Path | str | None = None,
     observer: Observer | None = None,
+    grounding: Grounding | None = None,
     workers: int = 1,
 ) -> tuple[Policy, TrainLog]:
     """Train a copy of a policy; the given one stays as it is.
@@ -127,6 +151,7 @@ def train(
         reward: judges a trajectory.
         folder: where checkpoints go; an interrupted run found there is continued.
         observer: called every `config.observe_every` steps.
+        grounding: real responses to imitate beside; not part of world rehearsal.
         workers: threads that share an update; set torch to one thread each.
 
     Raises:
@@ -139,7 +164,7 @@ def train(
     parameters = {name: p for name, p in trained.model.named_parameters() if p.requires_grad}
     optimizer = torch.optim.AdamW(parameters.values(), lr=config.lr, betas=(0.9, 0.99), weight_decay=0.0)
     responder, log, first = responder or Responder(), TrainLog(), 0
-    identity = _identity(policy, tasks, config, responder, reward) if folder else {}
+    identity = _identity(policy, tasks, config, responder, reward, grounding) if folder else {}
     path = Path(folder) / "train.pt" if folder else None
     if path and path.is_file():
         state = load_state(path)
@@ -155,10 +180,20 @@ def train(
         begin, asked = time.perf_counter(), responder.environment_calls
         trajectories, rewards = collect(trained, tasks, config, step, responder, reward)
         row = {"step": step + 1, **metrics(trajectories, rewards)}
+        shown = grounding.draw(config.seed, step) if grounding else []
         for epoch in range(config.epochs):
             detail = epoch == 0 and step % config.detail_every == 0
             row |= update(
-                trained, trajectories, rewards, config, optimizer, step, detail=detail, workers=workers
+                trained,
+                trajectories,
+                rewards,
+                config,
+                optimizer,
+                step,
+                shown=shown,
+                weight=grounding.weight if grounding else 0.0,
+                detail=detail,
+                workers=workers,
             )
         log.rows.append(row)
         log.totals["seconds"] += time.perf_counter() - begin
@@ -182,13 +217,19 @@ def train(
 
 
 def _identity(
-    policy: Policy, tasks: Sequence[Task], config: TrainConfig, responder: Responder, reward: Reward
+    policy: Policy,
+    tasks: Sequence[Task],
+    config: TrainConfig,
+    responder: Responder,
+    reward: Reward,
+    grounding: Grounding | None,
 ) -> dict[str, Any]:
     """What has to be the same when a run is continued."""
     digest = hashlib.sha256(" ".join(task.id for task in tasks).encode())
     for value in policy.model.state_dict().values():
         digest.update(value.detach().numpy().tobytes())
     way = [type(responder).__name__, getattr(reward, "__name__", type(reward).__name__)]
+    way += [repr(grounding)] if grounding else []
     return {"config": asdict(config), "way": way, "base_and_tasks": digest.hexdigest()}
 
 
@@ -254,10 +295,15 @@ def update(
     optimizer: torch.optim.Optimizer,
     step: int,
     *,
+    shown: Sequence[Family] = (),
+    weight: float = 0.0,
     detail: bool = False,
     workers: int = 1,
 ) -> dict[str, float]:
     """One update of both roles on a batch of rollouts; groups without a difference in reward are skipped.
+
+    Args:
+        shown: real responses to imitate beside (see `Grounding`), with this `weight`.
 
     Returns:
         Entropy by role, the gradient's norm (with `detail` also by role), and the largest difference between the
@@ -273,7 +319,7 @@ def update(
     }
     groups = [row for row in range(len(rewards)) if any(a[row].any() for a in advantages.values())]
     total = sum(role in trained_roles for t in trajectories for role in t.roles)
-    if not groups or not total:
+    if not shown and not (groups and total):
         return {"grad_norm": 0.0}
     members = [t for row in groups for t in trajectories[row * size : (row + 1) * size]]
     families = [
@@ -282,32 +328,40 @@ def update(
     ]
     roles = torch.tensor([role for t in members for role in t.roles])
     old = torch.tensor([value for t in members for value in t.log_probs])
-    lengths = torch.tensor([len(t.ids) for t in members])
+    lengths = torch.tensor([len(t.ids) for t in members], dtype=torch.long)
     token_advantages = {
         role: values[groups].flatten().repeat_interleave(lengths) for role, values in advantages.items()
     }
+    imitated = sum(len(family.completions[0]) for family in shown)
 
     def objective(log_p: Tensor, _: Tensor, where: Tensor) -> list[Tensor]:
+        own = where < len(roles)  # what follows are the responses to imitate
+        sampled, inside = log_p[own], where[own]
         terms = []
         for role, values in token_advantages.items():
-            losses = clipped_loss(log_p, old[where], values[where], config.clip)
-            terms.append(losses[roles[where] == role].sum() / total)
+            losses = clipped_loss(sampled, old[inside], values[inside], config.clip)
+            terms.append(losses[roles[inside] == role].sum() / max(total, 1))
+        if shown:
+            terms.append(-weight * log_p[~own].sum() / imitated)
         return terms if detail else [torch.stack(terms).sum()]
 
     for group in optimizer.param_groups:
         group["lr"] = learning_rate(config, step)
     log_p, entropy, norms = policy.backward(
-        families, objective, temperature=config.temperature, workers=workers
+        [*families, *shown], objective, temperature=config.temperature, workers=workers
     )
+    log_p, entropy = log_p[: len(roles)], entropy[: len(roles)]
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     row = {"grad_norm": torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm).item()}
     optimizer.step()
-    row["drift"] = (log_p - old)[roles != GIVEN].abs().max().item()
+    if groups:
+        row["drift"] = (log_p - old)[roles != GIVEN].abs().max().item()
     for role, name in ROLE_NAMES.items():
         if role in trained_roles and (roles == role).any():
             row[f"entropy_{name}"] = entropy[roles == role].mean().item()
     if detail:
-        row |= {f"grad_norm_{ROLE_NAMES[role]}": norm for role, norm in zip(advantages, norms, strict=True)}
+        names = [*(ROLE_NAMES[role] for role in advantages), "grounding"][: len(norms)]
+        row |= {f"grad_norm_{name}": norm for name, norm in zip(names, norms, strict=True)}
     return row
 
 

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from envace_lite.domains import Task
-from envace_lite.evaluate import METRICS, Report, deploy, evaluate
+from envace_lite.evaluate import METRICS, Report, deploy, evaluate, rank_agreement, rehearsed_alone
+from envace_lite.fidelity.pairs import GROUNDINGS
 from envace_lite.policy import Policy
 from envace_lite.tools import parse_calls
 from helpers import carried_out, find_task, planned_calls, scripted, splits
@@ -180,6 +181,10 @@ PAIRS = pd.DataFrame(
         ("b", 2, False, True, True, False),
     ],
     columns=["task", "depth", "exact", "real_error", "rehearsed_error", "rehearsed_success"],
+).assign(
+    valid=True,
+    **dict.fromkeys((f"{what}_{g}" for g in GROUNDINGS for what in ("leaves", "right", "wrong")), 1),
+    **dict.fromkeys(("changed_real", "changed_rehearsed", "changed_both"), 1),
 )
 
 
@@ -207,6 +212,51 @@ def test_known_depths() -> None:
     assert table.optimism.tolist()[::2] == pytest.approx([1 / 3, 0])
 
 
+def test_known_gap_and_consistency() -> None:
+    """Three of four solved really, two in rehearsal, one by the rehearsed calls."""
+    tasks = pd.DataFrame({"task": list("abcd"), "real_success": [1, 1, 1, 0]})
+    tasks["rehearsed_success"], tasks["wm2real"] = [1, 0, 0, 1], [1, 0, 0, 0]
+    report = Report(tasks.assign(domain="retail", kind="goal"), PAIRS)
+    assert report.value("deployment_gap") == pytest.approx(-1 / 4)
+    assert report.value("consistency") == pytest.approx(1 / 3)
+
+
+def test_an_episode_of_ones_own_is_made_again_on_the_real_environment(lessons: Lessons) -> None:
+    """Who rehearses the real conversations succeeds in both worlds; who believes a refused call does so in neither."""
+    single = [lesson for lesson in lessons if not lesson[0].later_turns]
+    tasks = [task for task, _ in single]
+    alone = rehearsed_alone(scripted(*single), tasks)
+    assert alone.rehearsed_success.all()
+    assert alone.wm2real.all()
+    task = find_task("retail", "error", "instructions")
+    call = next(c for c in planned_calls(task) if carried_out(task, []).call(c).error)
+    told = [
+        *task.messages,
+        {"role": "assistant", "tool_calls": [call.to_message()]},
+        {"role": "tool", "name": call.name, "content": "o1:pending ok o1:sent"},
+        {"role": "assistant", "content": "sent"},
+    ]
+    (row,) = rehearsed_alone(scripted((task, told)), [task]).itertuples()
+    assert not row.rehearsed_success
+    assert not row.wm2real
+
+
+def test_ranks_agree_in_a_world_that_is_real(lessons: Lessons) -> None:
+    """A world that answers as the environment does ranks the knowing above the ignorant."""
+    single = [lesson for lesson in lessons if not lesson[0].later_turns][:4]
+    tasks = [task for task, _ in single]
+    some = [
+        (t, m if i < 2 else [*t.messages, {"role": "assistant", "content": "word_0"}])
+        for i, (t, m) in enumerate(single)
+    ]
+    none = [(t, [*t.messages, {"role": "assistant", "content": "word_0"}]) for t in tasks]
+    policies = {"all": scripted(*single), "some": scripted(*some), "none": scripted(*none)}
+    table, tau = rank_agreement(policies, scripted(*single), tasks)
+    assert table.real.tolist() == [1.0, 0.5, 0.0]
+    assert table.rehearsed.tolist() == [1.0, 0.5, 0.0]
+    assert tau == 1.0
+
+
 # Intervals -------------------------------------------------------------------------------------------------
 
 
@@ -216,7 +266,8 @@ def measured(successes: np.ndarray) -> pd.Series:
         {"task": [str(i) for i in range(len(successes))], "domain": "retail", "kind": "goal"}
     )
     tasks["real_success"] = successes
-    for column in ("committed_calls", "wrong_writes", "plan_calls", "matched_calls"):
+    others = "rehearsed_success wm2real committed_calls wrong_writes plan_calls matched_calls".split()
+    for column in others:
         tasks[column] = 1
     pairs = PAIRS.assign(domain="retail")
     return Report(tasks, pairs).summary().loc[("all", "real_success")]

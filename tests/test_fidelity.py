@@ -22,6 +22,11 @@ def pairs_of(domain: Domain) -> list[ProbePair]:
     return probe_pairs(splits(domain.name)["test"][:150], seed=0)
 
 
+def prefix(pair: ProbePair) -> list[int]:
+    """Token ids of the conversation up to the header of the response."""
+    return CHAT.render(pair.messages, pair.task.tools, prompt=pair.call.name)
+
+
 def report(pairs: list[ProbePair], responses: list[ToolResponse]) -> Report:
     frame = compare(pairs, responses)
     return Report(frame[["task", "domain"]].drop_duplicates().assign(kind="goal"), frame)
@@ -58,22 +63,22 @@ def test_pairs_depend_on_the_seed_alone(domain: Domain) -> None:
 
 
 @every_domain
-def test_every_pair_can_be_shown_to_a_policy(domain: Domain, tiny: Policy) -> None:
+def test_every_pair_can_be_shown_to_a_policy(domain: Domain) -> None:
     for task in some_tasks(domain, 90):
         for pair in probe_pairs([task]):
-            text = CHAT.decode(pair.prefix(tiny))
+            text = CHAT.decode(prefix(pair))
             assert text.endswith(f"<assistant> {pair.call.text} <end> <tool> {pair.call.name}")
             assert text.count("<tool>") == len(pair.history) + 1
             CHAT.encode(pair.real.text)
 
 
-def test_a_prefix_is_the_beginning_of_the_conversation(tiny: Policy) -> None:
+def test_a_prefix_is_the_beginning_of_the_conversation() -> None:
     task = next(t for t in splits("delivery")["test"] if len(t.plan[0]) > 2)
     whole = CHAT.render(conversation(task), task.tools)
     for pair in probe_pairs([task]):
         if pair.planned:
-            prefix = pair.prefix(tiny)
-            assert whole[: len(prefix)] == prefix
+            beginning = prefix(pair)
+            assert whole[: len(beginning)] == beginning
 
 
 # Comparison ------------------------------------------------------------------------------------------------
@@ -141,7 +146,7 @@ def test_what_is_not_well_formed_is_neither_error_nor_success() -> None:
 def test_known_comparisons(rehearsed: str, exact: bool, error: bool) -> None:
     task = splits("delivery")["test"][0]
     real = ToolResponse.parse("wallet:5 time:4 ok wallet:3 time:3")
-    pair = ProbePair(task, (), planned_calls(task)[0], real, True)
+    pair = ProbePair(task, (), planned_calls(task)[0], real)
     row = compare([pair], [ToolResponse.parse(rehearsed)]).iloc[0]
     assert (row.exact, row.rehearsed_error, row.real_error) == (exact, error, False)
 

@@ -16,8 +16,12 @@ from envace_lite.domains.delivery import Delivery
 from envace_lite.domains.finance import Finance
 from envace_lite.domains.functions import Functions
 from envace_lite.domains.retail import Retail
+from envace_lite.domains.trap import Trap
 
 DOMAINS: dict[str, Domain] = {d.name: d for d in (Functions(), Retail(), Delivery(), Finance())}
+"""The domains that tasks are shipped for, and those that you `register`."""
+TRAP = Trap()
+"""The domain of the simpler world; its tasks are drawn when they are needed (see `domains.trap`)."""
 
 
 class UnknownDomain(KeyError):
@@ -30,9 +34,10 @@ def get_domain(name: str) -> Domain:
     Raises:
         UnknownDomain: (a `KeyError`) naming the domains that exist.
     """
-    if name not in DOMAINS:
-        raise UnknownDomain(f"unknown domain {name!r}; there are: {', '.join(DOMAINS)}")
-    return DOMAINS[name]
+    known = {**DOMAINS, TRAP.name: TRAP}
+    if name not in known:
+        raise UnknownDomain(f"unknown domain {name!r}; there are: {', '.join(known)}")
+    return known[name]
 
 
 def register(domain: Domain) -> None:
@@ -43,6 +48,7 @@ def register(domain: Domain) -> None:
 __all__ = [
     "DOMAINS",
     "NO_TOOL",
+    "TRAP",
     "UNKNOWN",
     "Domain",
     "Outcome",

@@ -182,6 +182,8 @@ class Domain:
     """
 
     name: ClassVar[str]
+    heading: ClassVar[str] = ""
+    """The word that a conversation begins with; the name, if it is empty."""
     title: ClassVar[str]
     tools: ClassVar[dict[str, Tool]]
     held_out: ClassVar[frozenset[str]]
@@ -219,7 +221,7 @@ class Domain:
 
     def words(self) -> list[str]:
         """Every word that a conversation in this domain can hold, numbers aside."""
-        words: list[str] = [self.name]
+        words: list[str] = [self.heading or self.name]
         for key, values in self.values.items():
             words += [key, *(str(value) for value in values)]
             words += [f"{key}:{value}" for value in (*values, UNKNOWN)]

@@ -6,7 +6,7 @@ careful agent, for goals by a search over the shortest plans.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -225,8 +225,15 @@ def _tags(script: Script, episode: Episode) -> list[str]:
     tags += ["parallel"] if any(step.parallel for t in script.turns for step in t.steps) else []
     tags += ["turns:2"] if len(script.turns) > 1 else []
     tags += ["no_tool"] if episode.turns[0][1] == NO_TOOL else []
+    tags += [f"rule:{rule}" for rule in _rules_met(script, exchanges)]
     tags += ["dual"] if any(script.tool(call.name).owner == "user" for call, _ in exchanges) else []
     return tags
+
+
+def _rules_met(script: Script, exchanges: Sequence[tuple[ToolCall, ToolResponse]]) -> list[str]:
+    """The rules that the plan breaks, and those that rule options out: what has to be known to do well."""
+    tried = [script.tool(o.name).call(World(script.state), o.arguments) for o in script.turns[0].options]
+    return sorted({r.error for r in (*(response for _, response in exchanges), *tried) if r.error})
 
 
 def draw_toolbox(domain: Domain, rng: Random, *, held_out: bool) -> list[Tool]:
@@ -242,11 +249,18 @@ def draw_toolbox(domain: Domain, rng: Random, *, held_out: bool) -> list[Tool]:
     return [domain.tools[name] for name in names]
 
 
-def draw_tasks(domain: Domain, split: str, count: int, seed: int, taken: Collection[str] = ()) -> list[Task]:
+def draw_tasks(
+    domain: Domain,
+    split: str,
+    count: int,
+    seed: int,
+    taken: Collection[str] = (),
+    wanted: Callable[[Task], bool] = lambda _: True,
+) -> list[Task]:
     """Draw `count` different tasks of a split (`train`, `test` or `held_out`), a third of them goals.
 
     Deterministic from the seed. Held-out tasks need a held-out tool: each plan calls one. No task has a prompt that
-    is `taken`.
+    is `taken`, and each is `wanted`.
     """
     rng = Random(f"{domain.name}/{split}/{seed}")
     tasks: dict[str, Task] = {}
@@ -265,8 +279,9 @@ def draw_tasks(domain: Domain, split: str, count: int, seed: int, taken: Collect
         needs_new = any(call.split()[0] in domain.held_out for call in calls)
         if len(calls) > 5 or (split == "held_out") != needs_new:
             continue
-        if prompt_of(task) not in taken:
-            tasks.setdefault(prompt_of(task), task)
+        prompt = prompt_of(task)
+        if prompt not in taken and prompt not in tasks and wanted(task):
+            tasks[prompt] = task
     return list(tasks.values())
 
 

@@ -80,7 +80,7 @@ class Script:
         facts = " ".join(records(self.state))
         policy = f" policy never {self.forbidden}" if self.forbidden else ""
         return [
-            {"role": "system", "content": f"{self.domain.name} {facts}{policy}"},
+            {"role": "system", "content": f"{self.domain.heading or self.domain.name} {facts}{policy}"},
             {"role": "user", "content": self.turns[0].text},
         ]
 

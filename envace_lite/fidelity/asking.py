@@ -1,0 +1,85 @@
+"""Asking a model for the responses it rehearses, and for what it would do next. Greedy, and never trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from envace_lite import decoding
+from envace_lite.decoding import Prompt
+from envace_lite.fidelity.pairs import Exchange, ProbePair
+from envace_lite.hub import ChatModel
+from envace_lite.policy import Policy
+from envace_lite.tools import ToolResponse
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """A rehearsed response, and the log-probability of the whole of it."""
+
+    response: ToolResponse
+    log_prob: float
+
+
+def write(model: Policy | ChatModel, prompts: Sequence[Prompt]) -> list[tuple[str, float]]:
+    """The message that a model writes after each prompt, with its log-probability."""
+    return model.write(prompts) if isinstance(model, ChatModel) else decoding.write(model, prompts)
+
+
+def ask(model: Policy | ChatModel, pairs: Sequence[ProbePair]) -> list[Rehearsed]:
+    """What the model's rehearse role answers to each call."""
+    prompts = [Prompt(pair.messages, pair.task.tools, pair.call.name) for pair in pairs]
+    return [Rehearsed(ToolResponse.parse(text), log_p) for text, log_p in write(model, prompts)]
+
+
+def rehearse(model: Policy | ChatModel, pairs: Sequence[ProbePair]) -> list[ToolResponse]:
+    """The same, as bare responses."""
+    return [rehearsed.response for rehearsed in ask(model, pairs)]
+
+
+def open_loop(
+    model: Policy | ChatModel, pairs: Sequence[ProbePair]
+) -> tuple[list[ProbePair], list[Rehearsed]]:
+    """The planned calls of each task once more, after the responses that the model itself has rehearsed before.
+
+    On the probe's own histories (*teacher-forced*) every state is a real one. Here an early mistake stays in the
+    conversation, as it does in a rollout.
+
+    Returns:
+        The planned pairs, by depth, with rehearsed histories; and what was rehearsed.
+    """
+    waiting = [pair for pair in pairs if pair.planned]
+    told: dict[str, tuple[Exchange, ...]] = {}
+    asked: list[ProbePair] = []
+    rehearsed: list[Rehearsed] = []
+    for depth in range(max((len(pair.history) for pair in waiting), default=-1) + 1):
+        now = [replace(p, history=told.get(p.task.id, ())) for p in waiting if len(p.history) == depth]
+        answers = ask(model, now)
+        for pair, answer in zip(now, answers, strict=True):
+            told[pair.task.id] = (*pair.history, (pair.call, answer.response))
+        asked += now
+        rehearsed += answers
+    return asked, rehearsed
+
+
+def same_decisions(
+    model: Policy | ChatModel, pairs: Sequence[ProbePair], rehearsed: Sequence[ToolResponse]
+) -> list[bool]:
+    """Whether the act role would write the same next message after the rehearsed response as after the real one.
+
+    A response can differ in a word that decides nothing, or be right in all but the one word that decides (behaviour
+    consistency: arXiv 2604.13824).
+    """
+    differ = [i for i, (pair, mine) in enumerate(zip(pairs, rehearsed, strict=True)) if mine != pair.real]
+    prompts = [_after(pairs[i], response) for i in differ for response in (pairs[i].real, rehearsed[i])]
+    messages = [text for text, _ in write(model, prompts)]
+    same = [True] * len(pairs)
+    for place, i in enumerate(differ):
+        same[i] = messages[2 * place] == messages[2 * place + 1]
+    return same
+
+
+def _after(pair: ProbePair, response: ToolResponse) -> Prompt:
+    told: dict[str, Any] = {"role": "tool", "name": pair.call.name, "content": response.text}
+    return Prompt([*pair.messages, told], pair.task.tools)
