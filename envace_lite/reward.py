@@ -10,11 +10,11 @@ writes are compared with the label.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from envace_lite.domains import NO_TOOL, UNKNOWN
 from envace_lite.rollout import Trajectory
-from envace_lite.tools import ToolResponse
+from envace_lite.tools import ToolResponse, as_value
 
 Reward = Callable[[Trajectory], float]
 
@@ -49,8 +49,9 @@ def end_at_error(trajectory: Trajectory) -> float:
 def self_judged(trajectory: Trajectory) -> float:
     """1 if the request was carried out as the responses tell it, whatever the label says.
 
-    Each step was called, its alternative exactly when the step was told to fail (or is forbidden), and each answer is
-    the value told last of the record asked for. The rehearsed world judges itself: nothing rewards telling the truth.
+    The steps were called in order, an alternative exactly where its step was told to fail (or is forbidden), and each
+    answer is the value told last of the record asked for. The rehearsed world judges itself: nothing rewards telling
+    the truth.
     """
     task = trajectory.task
     requests = [task.messages[-1]["content"], *task.later_turns]
@@ -71,34 +72,44 @@ def self_judged(trajectory: Trajectory) -> float:
         wish, _, asked = request.rpartition(" report ")
         for _, response in exchanged:
             told |= {key: str(value) for key, value in response.changed.items()}
-        done = _carried_out(wish, dict(exchanged), told, listed, forbidden)
-        if not done or answer != (NO_TOOL if done == NO_TOOL else told.get(asked, UNKNOWN)):
+        steps = [step.partition(" else ")[::2] for step in re.split(r" then | and ", wish)]
+        if wish.split()[0] in ("reach", "choose"):
+            done, wanted = _reached(wish, dict(exchanged), told), told.get(asked, UNKNOWN)
+        elif all(call.split()[0] in listed for call, _ in steps):
+            done, wanted = _followed(steps, exchanged, forbidden), told.get(asked, UNKNOWN)
+        else:
+            done, wanted = not exchanged, NO_TOOL
+        if not done or answer != wanted:
             return 0.0
     return 1.0
 
 
-def _carried_out(
-    wish: str, told: Mapping[str, ToolResponse], state: Mapping[str, str], listed: set[str], forbidden: str
-) -> bool | str:
-    """Whether what a user asked for was done, by the responses to the calls that were made; or that no tool fits."""
+def _reached(wish: str, told: Mapping[str, ToolResponse], state: Mapping[str, str]) -> bool:
     kind, _, rest = wish.partition(" ")
     if kind == "reach":
-        key, value = rest.split(":")
+        key, _, value = rest.partition(":")
         return state.get(key) == value
-    if kind == "choose":
-        options, _, keep = rest.partition(" keep ")
-        key, _, least = keep.partition(":")
-        done = any(option in told and told[option].error is None for option in options.split(" or "))
-        return done and (not keep or int(state[key]) >= int(least))
-    steps = [step.partition(" else ")[::2] for step in re.split(r" then | and ", wish)]
-    if not all(call.split()[0] in listed for call, _ in steps):
-        return NO_TOOL
+    options, _, keep = rest.partition(" keep ")
+    key, _, least = keep.partition(":")
+    done = any(option in told and told[option].error is None for option in options.split(" or "))
+    return done and (not keep or as_value(state[key]) >= as_value(least))  # type: ignore[operator]
+
+
+def _followed(
+    steps: Sequence[tuple[str, str]], exchanged: Sequence[tuple[str, ToolResponse]], forbidden: str
+) -> bool:
+    """Whether the calls are those of the steps, in order, each with its alternative where it was told to fail."""
+    made = iter(exchanged)
     for call, otherwise in steps:
-        allowed = call.split()[0] != forbidden
-        failed = not allowed or (call in told and told[call].error is not None)
-        if allowed != (call in told) or (otherwise and (otherwise in told) != failed):
+        failed = call.split()[0] == forbidden
+        if not failed:
+            text, response = next(made, ("", None))
+            if text != call or response is None:
+                return False
+            failed = response.error is not None
+        if failed and otherwise and otherwise.split()[0] != forbidden and next(made, ("",))[0] != otherwise:
             return False
-    return True
+    return next(made, None) is None
 
 
 REWARDS: dict[str, Reward] = {

@@ -123,16 +123,16 @@ def write_record(name: str, record: dict[str, Any], folder: Path | None = None) 
     path = (folder or paths.RUNS) / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     stamped = {"name": name, "date": datetime.now(UTC).date().isoformat(), "versions": versions(), **record}
-    path.write_text(json.dumps(_plain(stamped), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(plain(stamped), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return path
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """The same without NaN, which other readers of JSON refuse: None stands for what could not be counted."""
     if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
+        return {key: plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
+        return [plain(entry) for entry in value]
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
@@ -170,7 +170,7 @@ def run_arm(
         observer=small_observer(watched, unfamiliar),
         workers=workers,
     )
-    record = {
+    about = {
         "kind": "train",
         "command": command,
         "arm": arm,
@@ -184,6 +184,7 @@ def run_arm(
         "results": evaluate_splits(trained, domains),
         "probe": probe_splits(trained, domains),
     }
+    record = plain(about)
     write_record(name, record, folder)
     return trained, record
 

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -83,7 +84,16 @@ def conversation(task: Task, *, together: bool = False) -> list[dict[str, Any]]:
 def trajectory(task: Task, exchanges: Sequence[tuple[str, str]], *answers: str) -> Trajectory:
     """A trajectory in which these calls brought these responses."""
     pairs = [(parse_calls(call, task.tools)[0], ToolResponse.parse(text)) for call, text in exchanges]
-    return Trajectory(task, [], exchanges=pairs, answers=list(answers), ending="answer")
+    said: list[dict[str, Any]] = []
+    waiting = iter(pairs)
+    for turn, calls in enumerate(task.plan):
+        said += [{"role": "user", "content": task.later_turns[turn - 1]}] if turn else []
+        last = turn == len(task.plan) - 1
+        for call, response in waiting if last else islice(waiting, len(calls)):
+            said.append({"role": "assistant", "tool_calls": [call.to_message()]})
+            said.append({"role": "tool", "name": call.name, "content": response.text})
+        said += [{"role": "assistant", "content": answer} for answer in answers[turn : turn + 1]]
+    return Trajectory(task, [], exchanges=pairs, answers=list(answers), ending="answer", said=said)
 
 
 def real_exchanges(task: Task) -> list[tuple[str, str]]:

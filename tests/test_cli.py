@@ -207,7 +207,7 @@ def test_a_study_in_which_a_run_fails(envace: Envace, monkeypatch: pytest.Monkey
     done = envace("study", "--arms", "rehearsal", "--seeds", "2")
     assert done.code != 0
     for seed in range(2):
-        assert f"rehearsal seed {seed}: failed, see {paths.WORK / f'rehearsal-{seed}.log'}" in done.out
+        assert f"rehearsal-{seed}: failed, see {paths.WORK / f'rehearsal-{seed}.log'}" in done.out
 
 
 def test_a_study_runs_what_is_missing(envace: Envace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +292,7 @@ def test_a_broken_line_of_a_task_file(
     envace: Envace, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, command: str
 ) -> None:
     monkeypatch.setattr(paths, "DATA", tmp_path / "data")
-    path = paths.task_file("retail", "test")
+    path = paths.task_file("retail", "train" if command == "probe" else "test")
     path.parent.mkdir(parents=True)
     lines = (SHIPPED / path.name).read_text(encoding="utf-8").splitlines()[:4]
     path.write_text("\n".join([*lines[:2], line, *lines[2:]]) + "\n", encoding="utf-8")
@@ -304,7 +304,7 @@ def test_a_task_file_that_is_no_text(
     envace: Envace, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paths, "DATA", tmp_path / "data")
-    path = paths.task_file("retail", "test")
+    path = paths.task_file("retail", "train")
     path.parent.mkdir(parents=True)
     path.write_bytes(b"\xff\xfe\x00\n")
     is_one_line(envace("probe", "--policy", folder), str(path))
@@ -314,7 +314,7 @@ def test_a_missing_task_file(
     envace: Envace, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paths, "DATA", tmp_path / "data")
-    path = paths.task_file("retail", "test")
+    path = paths.task_file("retail", "train")
     is_one_line(envace("probe", "--policy", folder), f"no task file {path}", "envace tasks")
 
 
@@ -508,7 +508,7 @@ def test_from_training_to_a_report(
     for metric in METRICS:
         value, low, high = record["results"]["test"]["all"][metric]
         row = next(line for line in done.out.splitlines() if line.startswith(f"{metric} "))
-        assert f"{value:.3f} ({low:.3f} to {high:.3f})" in row
+        assert ("-" if value is None else f"{value:.3f} ({low:.3f} to {high:.3f})") in row
 
     shown = envace(
         "evaluate", "--policy", out, "--domain", "finance,retail", "--title", "mine", "--name", "again"
@@ -537,14 +537,20 @@ def test_training_without_a_record(envace: Envace, folder: Path) -> None:
 
 @pytest.mark.usefixtures("few_tasks")
 def test_probes_are_shown(envace: Envace, folder: Path) -> None:
-    done = envace("probe", "--domain", "finance", "--policy", folder)
-    lines = done.out.splitlines()
-    signs = [line[0] for line in lines if line[:2] in ("= ", "x ")]
-    told = [line.split(maxsplit=1)[1] for line in lines if line.startswith("    rehearsed ")]
-    real = [line.split(maxsplit=1)[1] for line in lines if line.startswith("    real ")]
-    assert len(signs) == len(told) == len(real) > 3
-    assert ["=" if one == other else "x" for one, other in zip(told, real, strict=True)] == signs
-    assert lines[-1].startswith(f"fidelity {signs.count('=') / len(signs):.3f} over {len(signs)} pairs")
+    page = folder.parent / "page.html"
+    done = envace("probe", "--domain", "finance", "--policy", folder, "--page", page)
+    assert done.code == 0
+    lines = [line.split() for line in done.out.splitlines() if line.strip()]
+    first = {line[0]: line for line in lines}
+    assert lines[1] == ["model", "always_success", "copy_arguments", "most_frequent", "oracle"]
+    assert [float(cell) for cell in first["optimism"][2:4]] == [1, 1]
+    assert (float(first["optimism"][5]), float(first["fidelity"][5])) == (0, 1)
+    assert "the rehearsed world lacks: " in done.out
+    assert "unknown" in first
+    html = page.read_text(encoding="utf-8")
+    assert html.count("<tr>") - 1 == int(lines[0][0])
+    same = html.count('<td class="same">')
+    assert f"{same} of {lines[0][0]} rehearsed responses equal the real one" in html
 
 
 def test_evaluation_of_a_few_tasks(envace: Envace, folder: Path) -> None:

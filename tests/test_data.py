@@ -114,7 +114,7 @@ def test_the_data_card_names_every_tag(shipped: Shipped) -> None:
     card = text("data/README.md")
     tags = {tag for tasks in shipped.values() for task in tasks for tag in task.tags}
     for tag in tags:
-        assert f"`{re.sub(r'calls:[0-9]+', 'calls:N', tag)}`" in card, tag
+        assert f"`{re.sub(r'calls:[0-9]+', 'calls:N', tag).removeprefix('rule:')}`" in card, tag
 
 
 # The base --------------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def test_the_tables_of_the_readme_come_from_the_records() -> None:
 
 def test_the_speed_in_the_readme_comes_from_the_record() -> None:
     (found,) = re.findall(r"<!-- speed:START -->\n(.*?)\n<!-- speed:END -->", text("README.md"), re.S)
-    tables = bench.readme_tables(read(paths.RUNS / "bench.json")["result"])
+    tables = bench.ratios_table(read(paths.RUNS / "bench.json")["result"])
     assert found.strip() == tables.strip()
     assert "`generate`" in tables
     assert "TRL" in tables

@@ -407,7 +407,14 @@ def test_mix_of_tasks(domain: Domain) -> None:
     assert share["goal"] == pytest.approx(1 / 3, abs=0.001)
     assert share["goal"] + share["instructions"] == pytest.approx(1)
     assert all(share[f"calls:{n}"] >= 0.03 for n in range(1, 6))
-    assert set(share) <= {"goal", "instructions", *(f"calls:{n}" for n in range(6)), *MIX[domain.name]}
+    rules = {tag for tag in share if tag.startswith("rule:")}
+    assert {"rule:unknown"} < rules
+    assert set(share) - rules <= {
+        "goal",
+        "instructions",
+        *(f"calls:{n}" for n in range(6)),
+        *MIX[domain.name],
+    }
     for tag, least in MIX[domain.name].items():
         assert least <= share[tag] <= 0.6, tag
 
@@ -418,6 +425,10 @@ def test_tags_say_what_happens(domain: Domain) -> None:
         session = carried_out(task, planned_calls(task))
         assert f"calls:{len(session.log)}" in task.tags
         assert ("error" in task.tags) == any(response.error for _, response in session.log)
+        met = {response.error for _, response in session.log if response.error}
+        tagged = {tag.removeprefix("rule:") for tag in task.tags if tag.startswith("rule:")}
+        assert met <= tagged
+        assert met == tagged or "choose" in task.tags  # an option may be ruled out without being tried
         assert ("dual" in task.tags) == any(
             domain.tools[call.name].owner == "user" for call, _ in session.log
         )

@@ -391,7 +391,7 @@ def test_the_demo(
     assert [row["step"] for row in record["observed"]] == [0, 1, 2]
     printed = capsys.readouterr().out
     lines = {line.split()[0]: line.split() for line in printed.splitlines() if line.strip()}
-    for metric in METRICS:
+    for metric in demo.SHOWN:
         first, last = (record[when][metric][0] for when in ("before", "after"))
         assert first == pytest.approx(before.value(metric), abs=1e-4)
         assert lines[metric][1] == f"{first:.3f}"

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from envace_lite.domains import Domain, Task
-from envace_lite.reward import REWARDS, answer_only, believed_writes, end_at_error, task_success
+from envace_lite.reward import (
+    REWARDS,
+    answer_only,
+    believed_writes,
+    end_at_error,
+    self_judged,
+    task_success,
+)
 from envace_lite.tools import ToolCall
-from helpers import EVERY_DOMAIN, find_task, real_exchanges, some_tasks, splits, trajectory
+from helpers import EVERY_DOMAIN, find_task, planned_calls, real_exchanges, some_tasks, splits, trajectory
 
 every_domain = pytest.mark.parametrize("domain", EVERY_DOMAIN, ids=lambda domain: domain.name)
 ERROR_TASK = find_task("retail", "error", "instructions", "calls:2", without=["turns:2", "policy"])
@@ -25,6 +33,48 @@ def test_the_real_course_of_events_succeeds(domain: Domain) -> None:
 
 
 @every_domain
+def test_the_real_course_of_events_is_what_was_asked_for(domain: Domain) -> None:
+    """Judged by the responses alone: every request carried out in the real world counts as carried out."""
+    for task in some_tasks(domain, 300):
+        assert self_judged(trajectory(task, real_exchanges(task), *task.outcomes[0].answers)) == 1.0, task.id
+
+
+def test_one_who_believes_a_refused_call_judges_himself_successful() -> None:
+    """The rehearsed world judges itself: a cheerful lie told consistently is worth as much as the truth."""
+    task = find_task("retail", "error", "instructions", "calls:1", without=["turns:2", "policy"])
+    (call,) = planned_calls(task)
+    order = str(call.arguments["target"])
+    asked = task.messages[-1]["content"].split()[-1]
+    lie = trajectory(task, [(call.text, f"{order}:paid needs:paid ok {order}:packed")], "packed")
+    assert asked == order
+    assert (self_judged(lie), task_success(lie)) == (1.0, 0.0)
+    for broken in (
+        trajectory(task, [], "packed"),  # nothing was done
+        trajectory(
+            task, [(call.text, f"{order}:paid needs:paid ok {order}:packed")], "paid"
+        ),  # not what was told
+        trajectory(task, [(call.text, f"{order}:paid needs:paid ok {order}:packed")]),  # no answer
+    ):
+        assert self_judged(broken) == 0.0
+
+
+def _one_step_with_an_alternative(task: Task) -> bool:
+    text = task.messages[-1]["content"]
+    single = " else " in text and " then " not in text and " policy " not in task.messages[0]["content"]
+    return single and {"error", "calls:2"} <= set(task.tags) and not task.later_turns
+
+
+def test_an_alternative_is_for_a_step_that_failed() -> None:
+    task = next(t for t in splits("retail")["train"] if _one_step_with_an_alternative(t))
+    first, second = real_exchanges(task)
+    answer = task.outcomes[0].answers[0]
+    assert self_judged(trajectory(task, [first, second], answer)) == 1.0
+    assert self_judged(trajectory(task, [first], answer)) == 0.0  # the alternative is left out
+    cheerful = (first[0], re.sub(r"error \w+", "ok", first[1]))
+    assert self_judged(trajectory(task, [cheerful, second], answer)) == 0.0  # nothing failed
+
+
+@every_domain
 def test_rewards_open_no_session(domain: Domain, monkeypatch: pytest.MonkeyPatch) -> None:
     task = splits(domain.name)["train"][2]
     good = trajectory(task, real_exchanges(task), *task.outcomes[0].answers)
@@ -33,7 +83,7 @@ def test_rewards_open_no_session(domain: Domain, monkeypatch: pytest.MonkeyPatch
         raise AssertionError("a session was opened")
 
     monkeypatch.setattr(Domain, "reset", refuse)
-    assert [reward(good) for reward in REWARDS.values()] == [1.0, 1.0, 1.0]
+    assert [reward(good) for reward in REWARDS.values()] == [1.0] * len(REWARDS)
 
 
 @every_domain

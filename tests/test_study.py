@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from envace_lite import paths, study
+from envace_lite import fidelity, paths, study
 from envace_lite.checkpoint import CheckpointError
 from envace_lite.domains import DOMAINS, Task, TaskFileError
 from envace_lite.evaluate import METRICS, evaluate
@@ -28,6 +28,7 @@ from envace_lite.policy import Policy, new_policy
 from envace_lite.study import (
     ARMS,
     HEADLINE,
+    OBSERVED,
     RecordError,
     as_table,
     demo_table,
@@ -125,7 +126,13 @@ def test_a_run_is_recorded(apt: Policy, arm: str) -> None:
     assert [row["step"] for row in record["curve"]] == [1, 5]
     assert max(row["grad_norm"] for row in record["curve"]) > 0
     assert [row["step"] for row in record["observed"]] == [0, 2, 4]
-    assert {"step", *HEADLINE} == set(record["observed"][0])
+    depths = {f"fidelity_depth_{depth}" for depth in range(4)}
+    unfamiliar = {"held_out_fidelity", "held_out_error_recall"}
+    assert (
+        {"step", *OBSERVED} | unfamiliar
+        <= set(record["observed"][0])
+        <= {"step", *OBSERVED} | unfamiliar | depths
+    )
     assert record["totals"]["tokens"] > 1000
     assert record["totals"]["seconds"] > 0
     if arm == "rehearsal":
@@ -139,6 +146,8 @@ def test_a_run_is_recorded(apt: Policy, arm: str) -> None:
         assert set(record["results"][split]) == {"all", *DOMAINS, "instructions", "goal"}
         for metrics in record["results"][split].values():
             assert set(metrics) == set(METRICS)
+        assert set(record["probe"][split]["metrics"]) == set(fidelity.METRICS)
+        assert set(record["probe"][split]["missing_rules"]) <= set(record["probe"][split]["rules"])
     assert returned == {key: value for key, value in record.items() if key in returned}
     report = evaluate(trained, study.shipped_tasks(DOMAINS, "test"))
     assert record["results"]["test"] == as_table(report)
@@ -175,7 +184,9 @@ def test_only_some_domains(apt: Policy, few_tasks: list[Task]) -> None:
 
 def test_the_observer_measures_the_policy_as_it_is(apt: Policy, tiny: Policy, few_tasks: list[Task]) -> None:
     known, random = (small_observer(few_tasks)(0, policy, []) for policy in (apt, tiny))
-    assert known == {metric: round(evaluate(apt, few_tasks).value(metric), 4) for metric in HEADLINE}
+    report = evaluate(apt, few_tasks)
+    assert {m: known[m] for m in OBSERVED} == {m: round(report.value(m), 4) for m in OBSERVED}
+    assert known["fidelity_depth_1"] == round(report.by_depth().fidelity[1], 4)
     assert known["real_success"] == 1.0
     assert random["real_success"] == 0.0
 

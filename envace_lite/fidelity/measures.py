@@ -179,7 +179,8 @@ def by_depth(frame: pd.DataFrame) -> pd.DataFrame:
         depth: {"pairs": len(part), **{m: ratio(counts(part, m)) for m in ("fidelity", "optimism")}}
         for depth, part in groups.items()
     }
-    return pd.DataFrame(rows).T.astype({"pairs": int} if rows else {}).rename_axis("depth")
+    table = pd.DataFrame(rows, index=["pairs", "fidelity", "optimism"]).T
+    return table.astype({"pairs": int}).rename_axis("depth")
 
 
 @dataclass(frozen=True)
