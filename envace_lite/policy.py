@@ -26,7 +26,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 from transformers.utils import logging
 
 from envace_lite.attention import FAMILIES, Branches
-from envace_lite.chat import Chat, build_tokenizer
+from envace_lite.chat import Chat, VocabularyError, build_tokenizer
 
 CONTEXT = 256
 TOKENS_AT_ONCE = 1200
@@ -35,6 +35,10 @@ TOKENS_AT_ONCE = 1200
 
 class PolicyError(RuntimeError):
     """A policy cannot be loaded or saved; the message says what to do."""
+
+
+class NotCompactError(PolicyError):
+    """What was to be loaded is no compact policy: its tokenizer lacks the words that the engine steers by."""
 
 
 @dataclass(frozen=True)
@@ -298,7 +302,8 @@ def load_policy(folder: Path | str) -> Policy:
     """Load a compact policy from a folder.
 
     Raises:
-        PolicyError: when the folder does not exist, the weights are damaged, or the vocabulary is another one.
+        PolicyError: when the folder does not exist, the weights are damaged, or the vocabulary is another one;
+            `NotCompactError` when it is another kind of model.
     """
     folder = Path(folder)
     if not (folder / "config.json").is_file():
@@ -317,6 +322,8 @@ def load_policy(folder: Path | str) -> Policy:
         raise PolicyError(
             f"{folder}: the weights are damaged or cut off ({error}); restore or remake them"
         ) from error
+    except VocabularyError as error:
+        raise NotCompactError(f"{folder}: {error}") from error
     except (OSError, ValueError, RuntimeError) as error:
         if isinstance(error, PolicyError):
             raise

@@ -20,13 +20,12 @@ import pandas as pd
 from scipy.stats import t as student
 
 from envace_lite import fidelity, paths
-from envace_lite.chat import VocabularyError
 from envace_lite.domains import DOMAINS, Task, load_tasks
 from envace_lite.evaluate import Report, evaluate
 from envace_lite.fidelity import by_depth, probe, probe_pairs
 from envace_lite.fidelity.measures import counts, ratio
 from envace_lite.hub import ChatModel
-from envace_lite.policy import Policy, load_policy
+from envace_lite.policy import NotCompactError, Policy, load_policy
 from envace_lite.reward import REWARDS
 from envace_lite.rollout import Execute, Rehearse, Responder
 from envace_lite.train import Observer, TrainConfig, TrainLog, train
@@ -94,7 +93,7 @@ def load_model(folder: Path | str) -> Policy | ChatModel:
     """
     try:
         return load_policy(folder)
-    except VocabularyError:
+    except NotCompactError:
         return ChatModel.load(folder)
 
 

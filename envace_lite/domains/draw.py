@@ -241,7 +241,7 @@ def draw_toolbox(domain: Domain, rng: Random, *, held_out: bool) -> list[Tool]:
     names = [tool.name for tool in domain.seen_tools()]
     size = rng.choice((3, 4, 4))
     if held_out:
-        new = rng.sample(sorted(domain.held_out), rng.choice((1, 2)))
+        new = rng.sample(sorted(domain.held_out), min(rng.choice((1, 2)), len(domain.held_out)))
         names = [*new, *rng.sample(names, size - len(new))]
     else:
         names = rng.sample(names, size)

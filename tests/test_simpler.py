@@ -1,0 +1,158 @@
+"""The trap domain and its study: the dial, the cells, the promise and what is delivered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from envace_lite import paths, simpler
+from envace_lite.domains import DOMAINS, TRAP, Task, get_domain
+from envace_lite.policy import Family, Policy
+from envace_lite.reward import REWARDS
+from envace_lite.simpler import CELLS, few_examples, fidelity_term, judge, run_cell, trap_table
+from envace_lite.study import load_records
+from envace_lite.train import Grounding, TrainConfig, train
+from helpers import CHAT, carried_out, copied, planned_calls, same_weights, weights
+
+# The domain ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dial", [0.0, 0.1, 1.0])
+def test_the_dial_is_the_share_of_tasks_that_need_the_rule(dial: float) -> None:
+    tasks = TRAP.tasks("train", dial, 60)
+    assert sum(map(TRAP.needs, tasks)) == round(60 * dial)
+    assert len({task.id for task in tasks}) == 60
+    assert TRAP.tasks("train", dial, 60) == tasks
+    assert TRAP.tasks("train", dial, 60, seed=1) != tasks
+
+
+def test_a_task_that_needs_the_rule_cannot_be_told_without_it() -> None:
+    """In its plan, or among its options, a call is refused for the date; in the others none is."""
+    for task in TRAP.tasks("test", 0.5, 60):
+        met = [response.error for _, response in carried_out(task, planned_calls(task)).log]
+        options = task.messages[-1]["content"].startswith("choose")
+        assert ("date" in met) == TRAP.needs(task) or options
+        assert "hold_room" not in [call.name for call in planned_calls(task)]
+
+
+def test_it_speaks_the_words_of_functions() -> None:
+    assert get_domain("trap") is TRAP
+    assert "trap" not in DOMAINS
+    for task in TRAP.tasks("test", 0.5, 30):
+        assert task.messages[0]["content"].startswith("functions ")
+        CHAT.render(task.messages, task.tools, prompt="act")
+
+
+# Real examples beside --------------------------------------------------------------------------------------
+
+
+def test_examples_are_real_responses(tiny: Policy) -> None:
+    chosen = few_examples(tiny, 0)
+    assert len(chosen.examples) == 16
+    for prompt, response in chosen.examples:
+        assert tiny.chat.decode(response).endswith("error date <end>")
+        assert "<tool>" in tiny.chat.decode(prompt[-3:])
+    broad = fidelity_term(tiny, 0)
+    told = {tiny.chat.decode(response) for _, response in broad.examples}
+    assert any(text.endswith("error status <end>") for text in told)
+    assert any(" ok " in text for text in told)
+
+
+def small(**changes: Any) -> TrainConfig:
+    usual = {"steps": 12, "prompts": 2, "group_size": 2, "lora_rank": 0, "lr": 3e-3, "warmup": 1}
+    return TrainConfig(**(usual | changes))
+
+
+def test_what_is_shown_is_learned(tiny: Policy) -> None:
+    """Without a difference in reward, the examples alone move the policy, towards them."""
+    tasks = TRAP.tasks("train", 0.0, 8)
+    grounding = Grounding(few_examples(tiny, 0).examples[:2], weight=1.0, per_step=2)
+    families = [Family(prompt, [response]) for prompt, response in grounding.examples]
+
+    def constant(_: object) -> float:
+        return 0.0
+
+    before = copied(tiny).log_probs(families)[0].mean()
+    trained, log = train(copied(tiny), tasks, small(), reward=constant, grounding=grounding)
+    assert trained.log_probs(families)[0].mean() > before + 0.5
+    assert {"grad_norm_act", "grad_norm_rehearse", "grad_norm_grounding"} <= set(log.rows[0])
+    still, _ = train(copied(tiny), tasks, small(), reward=constant)
+    assert same_weights(weights(still), weights(tiny))
+
+
+def test_a_grounding_without_weight_changes_nothing(tiny: Policy) -> None:
+    tasks = TRAP.tasks("train", 0.0, 8)
+
+    def odd(trajectory: Any) -> float:
+        return len(trajectory.ids) % 2
+
+    weightless = Grounding(few_examples(tiny, 0).examples, weight=0.0)
+    plain, _ = train(copied(tiny), tasks, small(steps=2), reward=odd)
+    beside, _ = train(copied(tiny), tasks, small(steps=2), reward=odd, grounding=weightless)
+    for one, other in zip(weights(plain).values(), weights(beside).values(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+
+
+def test_examples_of_a_step_are_drawn_from_the_seed() -> None:
+    grounding = Grounding([([i], [i]) for i in range(50)], per_step=8)
+    first = [family.prompt for family in grounding.draw(0, 1)]
+    assert first == [family.prompt for family in grounding.draw(0, 1)]
+    assert first != [family.prompt for family in grounding.draw(0, 2)]
+    assert len(first) == len({tuple(prompt) for prompt in first}) == 8
+
+
+# Cells -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list(CELLS))
+def test_every_cell_names_what_exists(name: str) -> None:
+    assert CELLS[name].reward in REWARDS
+    assert 0 <= CELLS[name].dial <= 1
+
+
+def test_the_remedies_differ_from_the_trap_in_one_thing() -> None:
+    trap = vars(CELLS["dial-0"])
+    for name in ("few_examples", "fidelity_term", "hot"):
+        differing = {key for key, value in vars(CELLS[name]).items() if value != trap[key]} - {"title"}
+        assert len(differing) == 1, name
+
+
+@pytest.fixture
+def somewhere(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(paths, "WORK", tmp_path / "work")
+    monkeypatch.setattr(simpler, "TRAINING_TASKS", 20)
+    monkeypatch.setattr(simpler, "TRAP_CONFIG", small(steps=2))
+    monkeypatch.setattr(judge, "__kwdefaults__", None)
+    monkeypatch.setattr(judge, "__defaults__", (12,))
+
+
+@pytest.mark.usefixtures("somewhere")
+def test_a_cell_is_recorded_and_tabled(tiny: Policy) -> None:
+    for seed in (0, 1):
+        record = run_cell(copied(tiny), "few_examples", seed, command="envace trap")
+        assert record["totals"]["real_examples"] == 16
+        assert record["totals"]["environment_calls"] == 0
+    results = record["results"]
+    assert set(results["rules"]) >= {"date", "status"}
+    table = trap_table(load_records())
+    assert "| 0%, and 16 real errors of the rule | 2 |" in table
+    assert "20%" not in table
+    assert trap_table([]) == ""
+
+
+def test_promise_and_delivery(apt: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What training reports is weighed by the dial; what is delivered is real success where the rule matters."""
+    monkeypatch.setitem(REWARDS, "task_success", lambda t: float(TRAP.needs(t.task)))
+    results = judge(apt, CELLS["dial-20"], 10)
+    assert results["promised"] == pytest.approx(0.2)
+    assert results["needs"]["real_success"][0] == 0.0
+    assert [results["needs"][m][0] for m in ("rehearsed_success", "wm2real")] == [0.0, 0.0]
+
+
+def test_tasks_of_the_trap_are_tasks() -> None:
+    for task in TRAP.tasks("held_out", 0.5, 6):
+        assert isinstance(task, Task)
+        assert any(call.name == "hold_room" for call in planned_calls(task))
