@@ -207,13 +207,13 @@ def evaluate(
     """Deploy a policy on the real environment, and set its rehearsed responses next to the real ones."""
     from envace_lite.evaluate import evaluate as judge
     from envace_lite.policy import load_policy
-    from envace_lite.study import as_table, evaluate_splits, shipped_tasks, write_record
+    from envace_lite.study import as_table, evaluate_splits, probe_splits, shipped_tasks, write_record
 
     loaded, names = load_policy(policy), _domains(domain)
     if name:
         results = evaluate_splits(loaded, names)
         about = {"kind": "evaluate", "command": _command(), "seed": 0, "title": title, "domains": names}
-        write_record(name, {**about, "results": results})
+        write_record(name, {**about, "results": results, "probe": probe_splits(loaded, names)})
     else:
         results = {split: as_table(judge(loaded, shipped_tasks(names, split, limit)))}
     _print_results(results)

@@ -84,10 +84,22 @@ CELLS = {
     "fidelity_term": Cell("0%, and a small fidelity term", grounding=fidelity_term),
     "hot": Cell("0%, rollouts at temperature 1.4", temperature=1.4),
 }
-"""The dial, then the rewards (beside `dial-20`), then the remedies (beside `dial-0`).
+"""`few_examples` and `fidelity_term` use real responses: departures from the paper, here to be compared with."""
+REWARD_CELLS = ("dial-20", "answer_only", "end_at_error", "self_judged")
+"""The rewards, task success first, at the same dial."""
+REMEDY_CELLS = ("dial-0", "few_examples", "fidelity_term", "hot")
+"""The remedies where no task needs the rule, none first. Another is to turn the dial."""
 
-`few_examples` and `fidelity_term` use real responses: departures from the paper, here to be compared with.
-"""
+
+COLUMNS = {
+    "recall": "recall of the rule",
+    "promised": "promised",
+    "delivered": "delivered step by step",
+    "as_rehearsed": "delivered as rehearsed",
+    "gap": "gap",
+    "elsewhere": "real success elsewhere",
+}
+"""The columns of the study's table; `outcome` says what they are."""
 
 
 def run_cell(base: Policy, name: str, seed: int, *, command: str, steps: int | None = None) -> dict[str, Any]:
@@ -122,20 +134,16 @@ def judge(policy: Policy, cell: Cell, tasks_each: int = TEST_TASKS) -> dict[str,
     """What training promised, what deployment delivers, and which rules the rehearsed world lacks.
 
     Returns:
-        `promised`: mean reward, by the cell's own reward, of greedy rehearsal on tasks like those of training;
-        `delivered`: real success on tasks that need the rule; `gap`: their difference.
+        `promised`: mean reward, by the cell's own reward, of greedy rehearsal on tasks like those of training.
         `needs` and `others`: metrics on the two kinds of test tasks. `rules`, `missing_rules`: the diagnosis.
     """
     groups = {"needs": TRAP.tasks("test", 1.0, tasks_each), "others": TRAP.tasks("test", 0.0, tasks_each)}
     reports = {name: evaluate(policy, tasks) for name, tasks in groups.items()}
     rewards = {name: _rehearsed_rewards(policy, tasks, cell) for name, tasks in groups.items()}
     promised = cell.dial * rewards["needs"].mean() + (1 - cell.dial) * rewards["others"].mean()
-    delivered = reports["needs"].value("real_success")
     pairs = pd.concat([report.pairs for report in reports.values()])
     return {
         "promised": round(float(promised), 4),
-        "delivered": round(delivered, 4),
-        "gap": round(float(promised) - delivered, 4),
         **{name: _metrics(report) for name, report in reports.items()},
         "rules": rules(pairs).round(4).to_dict("index"),
         "missing_rules": missing_rules(pairs),
@@ -159,23 +167,36 @@ def _metrics(report: Report) -> dict[str, list[float]]:
     return {name: [round(v, 4) for v in interval(report.counts(name)).values()] for name in names}
 
 
+def outcome(results: dict[str, Any]) -> dict[str, float]:
+    """The numbers that a cell's results come to.
+
+    Returns:
+        `recall` of the rule; `promised`; `delivered`: real success, where the rule matters, of a policy that reads the
+        real responses; `as_rehearsed`: that of its rehearsed calls when they are carried out unseen (`wm2real`);
+        `gap`: promised minus delivered as rehearsed; `elsewhere`: real success where the rule does not matter.
+    """
+    promised, needs = results["promised"], results["needs"]
+    return {
+        "recall": results["rules"][TRAP.rule]["recall"],
+        "promised": promised,
+        "delivered": needs["real_success"][0],
+        "as_rehearsed": needs["wm2real"][0],
+        "gap": promised - needs["wm2real"][0],
+        "elsewhere": results["others"]["real_success"][0],
+    }
+
+
 def trap_table(records: Sequence[dict[str, Any]]) -> str:
     """The study as markdown, made from the records alone: means over the seeds with 95 % intervals."""
-    lines = {}
+    lines: dict[str, dict[str, Any]] = {}
     for name, cell in CELLS.items():
         runs = [r["results"] for r in records if r.get("kind") == "trap" and r["cell"] == name]
         if runs:
-            lines[cell.title] = {
-                "seeds": len(runs),
-                "recall of the rule": with_interval(
-                    [r["rules"][TRAP.rule]["recall"] for r in runs], share=True
-                ),
-                "promised": with_interval([r["promised"] for r in runs], share=True),
-                "delivered": with_interval([r["delivered"] for r in runs], share=True),
-                "gap": with_interval([r["gap"] for r in runs]),
-                "real success elsewhere": with_interval(
-                    [r["others"]["real_success"][0] for r in runs], share=True
-                ),
-                "diagnosis": "; ".join(" ".join(r["missing_rules"]) or "none" for r in runs),
-            }
+            numbers = pd.DataFrame([outcome(results) for results in runs])
+            lines[cell.title] = {"seeds": len(runs)}
+            for key, heading in COLUMNS.items():
+                lines[cell.title][heading] = with_interval(list(numbers[key]), share=key != "gap")
+            lines[cell.title]["the diagnosis names"] = "; ".join(
+                " ".join(r["missing_rules"]) or "none" for r in runs
+            )
     return markdown(pd.DataFrame(lines).T.rename_axis("training")) if lines else ""
