@@ -32,7 +32,8 @@ from envace_lite.peers import TrlSteps, generate_rollout
 from envace_lite.policy import Family, Policy, load_policy, new_policy, with_lora
 from envace_lite.reward import task_success
 from envace_lite.rollout import Rehearse, Trajectory, rollout
-from envace_lite.study import markdown, shipped_tasks
+from envace_lite.study import shipped_tasks
+from envace_lite.tables import markdown
 from envace_lite.train import TrainConfig, collect, update
 
 BATCHES = (16, 64, 256)

@@ -124,7 +124,7 @@ def pretrain(
 
     from envace_lite.pretrain import BASES, PretrainConfig
     from envace_lite.pretrain import pretrain as make
-    from envace_lite.study import write_record
+    from envace_lite.records import write_record
 
     if recipe not in BASES:
         raise typer.BadParameter(f"there are the recipes {', '.join(BASES)}", param_hint="--recipe")
@@ -207,7 +207,8 @@ def evaluate(
     """Deploy a policy on the real environment, and set its rehearsed responses next to the real ones."""
     from envace_lite.evaluate import evaluate as judge
     from envace_lite.policy import load_policy
-    from envace_lite.study import as_table, evaluate_splits, probe_splits, shipped_tasks, write_record
+    from envace_lite.records import write_record
+    from envace_lite.study import as_table, evaluate_splits, probe_splits, shipped_tasks
 
     loaded, names = load_policy(policy), _domains(domain)
     if name:
@@ -357,7 +358,7 @@ def bench(
     """
     from envace_lite import bench as measure
     from envace_lite.policy import load_policy
-    from envace_lite.study import write_record
+    from envace_lite.records import write_record
 
     if profile:
         for name, frame in measure.profile(load_policy(paths.BASE)).items():
@@ -381,28 +382,29 @@ def bench(
 def report(
     split: Annotated[str, typer.Option(callback=_split, help="test or held_out.")] = "test",
     by_domain: Annotated[bool, typer.Option(help="One table for each domain.")] = False,
-    figure: Annotated[
-        Path | None, typer.Option(help="Also draw the curves of the arms to this file.")
+    figures: Annotated[Path | None, typer.Option(help="Also draw all figures into this folder.")] = None,
+    write: Annotated[
+        list[Path] | None, typer.Option(help="Only fill the tables of this text; may be given again.")
     ] = None,
 ) -> None:
     """Tables with means and 95 % intervals over the seeds, made from the records in data/runs alone."""
     from envace_lite.domains import DOMAINS
-    from envace_lite.study import load_records, table
+    from envace_lite.study import load_records
+    from envace_lite.tables import table
+    from envace_lite.texts import fill
 
     records = load_records()
+    for text in write or ():
+        text.write_text(fill(text.read_text(encoding="utf-8")), encoding="utf-8")
+        print(f"{text}: filled")
     for domain in [*DOMAINS, "all"] if by_domain else ["all"]:
         frame = table(records, split=split, domain=domain)
         print(f"\n{split}, {domain}\n" + (frame.to_string() if len(frame) else "no recorded runs"))
-    if figure:
+    if figures:
         from envace_lite import plots
 
-        runs = [r for r in records if r.get("kind") == "train" and len(r["domains"]) == len(DOMAINS)]
-        if not runs:
-            print(f"no recorded runs over several domains, so {figure} is not drawn")
-            return
-        plots.save(
-            plots.arms(runs), figure, "Real success, fidelity and optimism over the steps, by way of training"
-        )
+        drawn = plots.draw_all(records, figures)
+        print("\n".join(map(str, drawn)) or "no recorded runs that would suffice for a figure")
 
 
 def main() -> None:
@@ -411,7 +413,7 @@ def main() -> None:
     from envace_lite.checkpoint import CheckpointError
     from envace_lite.domains import TaskFileError, UnknownDomain
     from envace_lite.policy import PolicyError
-    from envace_lite.study import RecordError
+    from envace_lite.records import RecordError
 
     torch.set_num_threads(1)  # the workers are the parallelism
     try:

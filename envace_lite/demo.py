@@ -11,7 +11,8 @@ from envace_lite.domains import get_domain
 from envace_lite.evaluate import METRICS, evaluate
 from envace_lite.fidelity import compare, probe_pairs, rehearse
 from envace_lite.policy import load_policy
-from envace_lite.study import ARMS, as_table, shipped_tasks, small_observer, write_record
+from envace_lite.records import write_record
+from envace_lite.study import ARMS, as_table, shipped_tasks, small_observer
 from envace_lite.train import TrainConfig, train
 
 DEMO_CONFIG = TrainConfig(steps=75, prompts=16, group_size=8, lr=1e-3, warmup=10, observe_every=15)

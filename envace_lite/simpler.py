@@ -22,9 +22,10 @@ from envace_lite.evaluate import Report, evaluate
 from envace_lite.fidelity import missing_rules, probe_pairs, rules
 from envace_lite.fidelity.measures import interval
 from envace_lite.policy import Policy
+from envace_lite.records import write_record
 from envace_lite.reward import REWARDS
 from envace_lite.rollout import rollout
-from envace_lite.study import markdown, with_interval, write_record
+from envace_lite.tables import markdown, with_interval
 from envace_lite.train import Grounding, TrainConfig, train
 
 TRAP_CONFIG = TrainConfig(steps=75, prompts=16, group_size=8, lr=1e-3, warmup=10)

@@ -25,7 +25,8 @@ from envace_lite.domains import DOMAINS, Domain, Task, draw
 from envace_lite.evaluate import METRICS
 from envace_lite.policy import Policy, load_policy, new_policy
 from envace_lite.pretrain import BASES, Phase, PretrainConfig
-from envace_lite.study import ARMS, write_record
+from envace_lite.records import write_record
+from envace_lite.study import ARMS
 from envace_lite.train import TrainConfig
 from helpers import EVERY_SPLIT, splits
 
@@ -413,7 +414,7 @@ def test_a_figure_that_cannot_be_written(envace: Envace, tmp_path: Path) -> None
     (tmp_path / "file").write_text("", encoding="utf-8")
     observed = [{"step": 0, "real_success": 0.1, "fidelity": 0.1, "optimism": 0.1}]
     write_record("a-0", {"kind": "train", "title": "a", "domains": list(DOMAINS), "observed": observed})
-    is_one_line(envace("report", "--figure", tmp_path / "file" / "arms.png"), str(tmp_path / "file"))
+    is_one_line(envace("report", "--figures", tmp_path / "file" / "new"), str(tmp_path / "file"))
 
 
 # Interrupted -----------------------------------------------------------------------------------------------
@@ -473,7 +474,7 @@ def test_a_report_of_nothing(envace: Envace) -> None:
 
 def test_a_figure_of_nothing(envace: Envace, tmp_path: Path) -> None:
     """There is nothing to draw: it is said, and no empty figure is left behind."""
-    done = envace("report", "--figure", tmp_path / "arms.png")
+    done = envace("report", "--figures", tmp_path)
     assert "no recorded runs" in done.out + done.err
     assert "Traceback" not in done.err
     assert not (tmp_path / "arms.png").exists()

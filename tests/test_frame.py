@@ -42,7 +42,9 @@ FLOORS = [
     "rehearsal",
     "fidelity",
     "evaluate",
+    "records",
     "study",
+    "tables",
     "simpler",
     "plots",
     "pages",
@@ -50,6 +52,7 @@ FLOORS = [
     "demo",
     "peers",
     "bench",
+    "texts",
     "cli",
 ]
 """The modules of the library from the ground up. A module imports only from those before it."""

@@ -353,12 +353,12 @@ def test_a_figure_in_a_notebook_is_a_picture_with_alt_text(monkeypatch: pytest.M
     """Also under a backend that shows nothing; and no figure is left open."""
     shown: list[Any] = []
     monkeypatch.setattr("IPython.display.display", shown.append)
-    figure = plots.plt.figure()
+    figure = plt.figure()
     plots.show(figure, "a line that rises")
     data, metadata = shown[0]._repr_mimebundle_()
     assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG")
     assert metadata["image/png"]["alt"] == "a line that rises"
-    assert not plots.plt.fignum_exists(figure.number)
+    assert not plt.fignum_exists(figure.number)
 
 
 # The demo --------------------------------------------------------------------------------------------------

@@ -25,23 +25,18 @@ from envace_lite.checkpoint import CheckpointError
 from envace_lite.domains import DOMAINS, Task, TaskFileError
 from envace_lite.evaluate import METRICS, evaluate
 from envace_lite.policy import Policy, new_policy
+from envace_lite.records import RecordError, versions, write_record
 from envace_lite.study import (
     ARMS,
     HEADLINE,
     OBSERVED,
-    RecordError,
     as_table,
-    demo_table,
     load_records,
-    mean_interval,
     run_arm,
     shipped_tasks,
     small_observer,
-    table,
-    versions,
-    with_interval,
-    write_record,
 )
+from envace_lite.tables import demo_table, mean_interval, table, with_interval
 from envace_lite.train import TrainConfig
 from helpers import copied, find_task
 

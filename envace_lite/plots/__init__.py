@@ -1,5 +1,10 @@
 """Figures. Colours are told apart by people with any colour vision, and never carry meaning alone."""
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from envace_lite.domains import DOMAINS
 from envace_lite.plots.base import COLOURS, LABELS, MARKERS, save, show
 from envace_lite.plots.probing import (
     deployment_gap,
@@ -11,12 +16,50 @@ from envace_lite.plots.probing import (
 from envace_lite.plots.speed import speed
 from envace_lite.plots.training import arms, gap
 
+
+def draw_all(records: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
+    """Every figure that the records suffice for.
+
+    Args:
+        records: of `study.load_records`.
+
+    Returns:
+        The paths of the figures that were drawn.
+    """
+    runs = [r for r in records if r.get("kind") == "train" and len(r["domains"]) == len(DOMAINS)]
+    probed = [r for r in records if "probe" in r and len(r["domains"]) == len(DOMAINS)]
+    rehearsed = [r for r in runs if r.get("arm") == "rehearsal"]
+    traps = [r for r in records if r.get("kind") == "trap"]
+    benches = [r["result"] for r in records if r.get("kind") == "bench" and "growth" in r["result"]]
+    wanted = [
+        ("arms", runs, arms, "Real success, fidelity and optimism over the steps, by way of training"),
+        (
+            "gap_over_training",
+            rehearsed,
+            gap_over_training,
+            "Fidelity over the steps, by outcome, depth and split",
+        ),
+        ("fidelity_over_depth", probed, fidelity_over_depth, "Fidelity by the number of calls before"),
+        ("recall_by_rule", probed, recall_by_rule, "Share of real errors rehearsed as errors, by rule"),
+        (
+            "reliability",
+            probed,
+            reliability,
+            "Probability of rehearsed responses against the share that is right",
+        ),
+        ("trap", traps, deployment_gap, "What training promises and what is delivered, against the dial"),
+        ("speed", benches, lambda found: speed(found[0]), "Speed beside the usual means, and growth"),
+    ]
+    return [save(draw(found), folder / f"{name}.png", about) for name, found, draw, about in wanted if found]
+
+
 __all__ = [
     "COLOURS",
     "LABELS",
     "MARKERS",
     "arms",
     "deployment_gap",
+    "draw_all",
     "fidelity_over_depth",
     "gap",
     "gap_over_training",

@@ -12,7 +12,7 @@ from envace_lite.domains import TRAP
 from envace_lite.plots.base import COLOURS, MARKERS, bare, legend_below, line
 from envace_lite.plots.training import curve
 from envace_lite.simpler import CELLS, DIALS, REMEDY_CELLS, REWARD_CELLS, outcome
-from envace_lite.study import mean_interval
+from envace_lite.tables import mean_interval
 
 Records = Sequence[Mapping[str, Any]]
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from envace_lite.plots.base import COLOURS, LABELS, MARKERS, bare, legend_below, line
-from envace_lite.study import mean_interval
+from envace_lite.tables import mean_interval
 
 
 def gap(

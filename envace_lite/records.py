@@ -1,0 +1,64 @@
+"""Records: each recorded run is one small JSON file in data/runs.
+
+Every number that the project shows comes from such a record, and the command in it makes it again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from envace_lite import paths
+
+
+class RecordError(ValueError):
+    """A record is missing or broken; the message names the file."""
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a result depends on."""
+    packages = ("envace_lite", "torch", "transformers", "peft", "tokenizers", "numpy")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def write_record(name: str, record: dict[str, Any], folder: Path | None = None) -> Path:
+    """Write a record; the date and the versions are added."""
+    path = (folder or paths.RUNS) / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stamped = {"name": name, "date": datetime.now(UTC).date().isoformat(), "versions": versions(), **record}
+    path.write_text(json.dumps(plain(stamped), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    return path
+
+
+def plain(value: Any) -> Any:
+    """The same without NaN, which other readers of JSON refuse: None stands for what could not be counted."""
+    if isinstance(value, dict):
+        return {key: plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def read_records(folder: Path | None = None) -> list[dict[str, Any]]:
+    """Every record in a folder, by name.
+
+    Raises:
+        RecordError: naming the file that is not a record.
+    """
+    records = []
+    for path in sorted((folder or paths.RUNS).glob("*.json")):
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(record, dict):
+                raise ValueError("it is no JSON object")
+            records.append(record)
+        except ValueError as error:
+            raise RecordError(
+                f"{path} is not a record ({error}); delete it and run its command again"
+            ) from error
+    return records

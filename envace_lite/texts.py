@@ -1,0 +1,46 @@
+"""The tables that the project's texts show: each stands between marks, and is written there from the records alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from envace_lite import bench, tables
+from envace_lite.simpler import trap_table
+from envace_lite.study import load_records
+
+
+def _timed(table: Callable[[dict[str, Any]], str]) -> Callable[[], str]:
+    return lambda: "\n".join(table(r["result"]) for r in load_records() if r.get("kind") == "bench")
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "results": tables.readme_tables,
+    "probe": tables.probe_tables,
+    "trap": lambda: trap_table(load_records()),
+    "speed": _timed(bench.ratios_table),
+    "growth": _timed(bench.growth_table),
+    "profile": _timed(bench.profile_tables),
+}
+"""Every table by the name of its marks, `<!-- NAME:START -->` and `<!-- NAME:END -->`."""
+
+
+class TableError(ValueError):
+    """A text asks for a table that does not exist; the message names those that do."""
+
+
+def fill(text: str, known: Mapping[str, Callable[[], str]] = TABLES) -> str:
+    """Write each table between its marks, `<!-- NAME:START -->` and `<!-- NAME:END -->`.
+
+    Raises:
+        TableError: naming the tables that exist.
+    """
+
+    def filled(found: re.Match[str]) -> str:
+        name = found.group(1)
+        if name not in known:
+            raise TableError(f"there is no table {name!r}; there are: {', '.join(known)}")
+        return f"<!-- {name}:START -->\n{known[name]()}\n<!-- {name}:END -->"
+
+    return re.sub(r"<!-- (\w+):START -->.*?<!-- \1:END -->", filled, text, flags=re.S)
