@@ -96,31 +96,43 @@ def demo_table(records: Iterable[dict[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(lines).set_index("demo") if lines else pd.DataFrame()
 
 
-def readme_tables(folder: Path | None = None) -> str:
-    """The tables of the README, made from the records alone."""
-    every = load_records(folder)
-    records = [r for r in every if len(r.get("domains", [])) == len(DOMAINS) and "results" in r]
-    shown = [r for r in records if r.get("arm", "base") in ("base", "rehearsal")]
-    parts = ["**All four domains, test tasks**", markdown(table(records))]
-    parts += ["**The same on held-out tools**", markdown(table(records, split="held_out"))]
-    for split in ("test", "held_out"):
-        lines = {}
-        for domain in DOMAINS:
-            by_arm = table(shown, split=split, domain=domain, metrics=HEADLINE)
-            for arm, row in by_arm.iterrows():
-                lines[f"{domain}, {arm}"] = row[list(HEADLINE)]
-        frame = pd.DataFrame(lines).T.rename_axis("domain")
-        parts += [f"**By domain, {'test tasks' if split == 'test' else 'held-out tools'}**", markdown(frame)]
-    kinds = {}
-    for kind in ("instructions", "goal"):
-        for arm, row in table(records, domain=kind).iterrows():
-            kinds[f"{kind}, {arm}"] = row[list(HEADLINE)]
-    if kinds:
-        parts += ["**By kind of task, test tasks**", markdown(pd.DataFrame(kinds).T.rename_axis("kind"))]
-    demos = demo_table(every)
-    if len(demos):
-        parts += ["**The demo**", markdown(demos)]
+def main_tables(folder: Path | None = None) -> str:
+    """The ways of training on test tasks and on held-out tools, as markdown made from the records alone."""
+    records = _over_all_domains(load_records(folder))
+    parts = ["**Test tasks**", markdown(table(records))]
+    parts += ["**Tools held out from training**", markdown(table(records, split="held_out"))]
     return "\n\n".join(parts)
+
+
+def detail_tables(folder: Path | None = None) -> str:
+    """The same by domain (base and world rehearsal) and by kind of task (every way of training)."""
+    records = _over_all_domains(load_records(folder))
+    shown = [r for r in records if r.get("arm", "base") in ("base", "rehearsal")]
+    groups = {
+        "By domain, test tasks": (shown, "test", list(DOMAINS)),
+        "By domain, held-out tools": (shown, "held_out", list(DOMAINS)),
+        "By kind of task, test tasks": (records, "test", ["instructions", "goal"]),
+    }
+    parts = []
+    for title, (rows, split, names) in groups.items():
+        lines = {
+            f"{name}, {arm}": row[list(HEADLINE)]
+            for name in names
+            for arm, row in table(rows, split=split, domain=name).iterrows()
+        }
+        if lines:
+            parts += [f"**{title}**", markdown(pd.DataFrame(lines).T.rename_axis("part"))]
+    return "\n\n".join(parts)
+
+
+def demo_tables(folder: Path | None = None) -> str:
+    """The recorded demos, as markdown."""
+    demos = demo_table(load_records(folder))
+    return markdown(demos) if len(demos) else ""
+
+
+def _over_all_domains(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [r for r in records if len(r.get("domains", [])) == len(DOMAINS) and "results" in r]
 
 
 PROBED = ("fidelity", "optimism", "validity", "leaf_initial", "leaf_history", "leaf_hidden", "state_f1")

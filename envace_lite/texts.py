@@ -16,7 +16,9 @@ def _timed(table: Callable[[dict[str, Any]], str]) -> Callable[[], str]:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "results": tables.readme_tables,
+    "results": tables.main_tables,
+    "demo": tables.demo_tables,
+    "details": tables.detail_tables,
     "probe": tables.probe_tables,
     "trap": lambda: trap_table(load_records()),
     "speed": _timed(bench.ratios_table),

@@ -17,7 +17,7 @@ import torch
 import typer.main
 
 import envace_lite
-from envace_lite import bench, cli, paths, study
+from envace_lite import cli, paths, study, texts
 from envace_lite.chat import vocabulary
 from envace_lite.demo import DEMO_CONFIG
 from envace_lite.domains import DOMAINS, Task, load_tasks
@@ -237,22 +237,37 @@ def test_seeds_of_an_arm_share_everything_else() -> None:
 # The README ------------------------------------------------------------------------------------------------
 
 
-def test_the_tables_of_the_readme_come_from_the_records() -> None:
-    """To the last character: `envace_lite.study.readme_tables` writes them."""
-    found = re.findall(r"<!-- results:START -->\n(.*?)\n<!-- results:END -->", text("README.md"), re.S)
-    assert len(found) == 1
-    tables = study.readme_tables()
-    assert found[0].strip() == tables.strip()
-    assert re.search(r"\| [01]\.\d{3} \([\d. -]+to [\d. -]+\) \|", tables), "no interval over seeds"
-    assert all(name in tables for name in DOMAINS)
+TEXTS = ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").glob("*.md")))]
 
 
-def test_the_speed_in_the_readme_comes_from_the_record() -> None:
-    (found,) = re.findall(r"<!-- speed:START -->\n(.*?)\n<!-- speed:END -->", text("README.md"), re.S)
-    tables = bench.ratios_table(read(paths.RUNS / "bench.json")["result"])
-    assert found.strip() == tables.strip()
-    assert "`generate`" in tables
-    assert "TRL" in tables
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_tables_of_the_texts_come_from_the_records(name: str) -> None:
+    """To the last character: `envace report --write` writes them."""
+    written = text(name)
+    assert texts.fill(written) == written
+    marks = re.findall(r"<!-- (\w+):START -->\n(.*?)\n<!-- \1:END -->", written, re.S)
+    assert marks
+    assert all("| --- |" in table for _, table in marks)
+
+
+def test_every_table_is_shown_somewhere() -> None:
+    shown = {mark for name in TEXTS for mark in re.findall(r"<!-- (\w+):START -->", text(name))}
+    assert shown == set(texts.TABLES)
+
+
+def test_a_changed_number_and_an_unknown_table_are_found() -> None:
+    written = text("README.md")
+    changed = re.sub(r"\| 0\.\d{3} \(", "| 0.123 (", written, count=1)
+    assert changed != written
+    assert texts.fill(changed) == written
+    with pytest.raises(texts.TableError, match="'resluts'; there are: results"):
+        texts.fill("<!-- resluts:START -->\n<!-- resluts:END -->")
+
+
+def test_the_tables_have_intervals_and_all_that_is_compared() -> None:
+    written = "".join(map(text, TEXTS))
+    assert re.search(r"\| [01]\.\d{3} \([\d. -]+to [\d. -]+\) \|", written), "no interval over seeds"
+    assert all(name in written for name in (*DOMAINS, "`generate`", "TRL", "baseline: oracle"))
 
 
 def names_imported(source: str) -> list[tuple[str, str]]:
