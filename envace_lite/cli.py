@@ -267,6 +267,30 @@ def probe(
 
 
 @app.command()
+def ranks(
+    policy: Annotated[list[str], typer.Option(help="NAME=FOLDER of a policy that acts; give several.")],
+    world: Annotated[
+        list[str], typer.Option(help="NAME of one whose rehearse role answers all; may be given again.")
+    ],
+    domain: Domains = "all",
+    limit: Annotated[int | None, typer.Option(help="Test tasks of each domain.")] = 100,
+) -> None:
+    """Does a rehearsed world rank policies as the real one does? Written to data/runs/ranks.json."""
+    from envace_lite.study import record_ranks
+
+    folders = {}
+    for entry in policy:
+        name, equals, folder = entry.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{entry!r} is not NAME=FOLDER", param_hint="--policy")
+        folders[name] = Path(folder)
+    for name in world:
+        if name not in folders:
+            raise typer.BadParameter(f"{name!r} is none of {', '.join(folders)}", param_hint="--world")
+    print(record_ranks(folders, world, _domains(domain), limit, command=_command()).round(3).to_string())
+
+
+@app.command()
 def trap(
     cells: Annotated[
         str, typer.Option(callback=_cells, help="Cells, separated by commas, or `all`.")

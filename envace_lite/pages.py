@@ -17,7 +17,8 @@ h1 { font-size: 1.5rem; } h2 { font-size: 1.05rem; margin: 2rem 0 .3rem; }
 code { font-size: .92em; } table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .35rem .6rem; border-bottom: 1px solid #ddd; }
 th { font-weight: 600; } .said { margin: .2rem 0 .6rem; color: #333; }
-.same::before { content: "= "; } .differs::before { content: "\\2260 "; font-weight: 700; }
+.same::before { content: "= "; } .differs::before { content: "≠ "; font-weight: 700; }
+td:first-child code { white-space: nowrap; }
 mark { background: #fde3cf; border-bottom: 2px solid #b84a00; padding: 0 .1em; }
 summary { cursor: pointer; } .tools { color: #444; font-size: .9rem; }
 """
@@ -99,7 +100,7 @@ def worst_first(frame: pd.DataFrame, *, title: str, limit: int = 300) -> str:
         verdict = "same" if row["exact"] else "differs"
         sure = "" if pd.isna(row["confidence"]) else f"<br>probability {row['confidence']:.2f}"
         rows.append(
-            f"<tr><td><code>{escape(row['task'])}</code><br>after {row['depth']} calls, {row['mutation']}</td>"
+            f"<tr><td><code>{escape(row['task'])}</code><br>depth {row['depth']}, {row['mutation']}</td>"
             f"<td><code>{escape(row['call'])}</code></td><td><code>{escape(row['real'])}</code></td>"
             f'<td class="{verdict}"><span>{verdict}:</span> '
             f"<code>{mark_difference(row['real'], row['rehearsed'])}</code>{sure}</td></tr>"

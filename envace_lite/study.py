@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+from tqdm.auto import tqdm
+
 from envace_lite import fidelity, paths
 from envace_lite.domains import DOMAINS, Task, load_tasks
-from envace_lite.evaluate import Report, evaluate
+from envace_lite.evaluate import Report, evaluate, rank_agreement
 from envace_lite.fidelity import by_depth, probe, probe_pairs
 from envace_lite.fidelity.measures import counts, ratio
 from envace_lite.hub import ChatModel
@@ -113,7 +116,7 @@ def run_arm(
     folder: Path | None = None,
     workers: int = 1,
 ) -> tuple[Policy, dict[str, Any]]:
-    """Train one arm with one seed, evaluate it, and write its record.
+    """Train one arm with one seed, evaluate it, and write its record; the policy itself goes to .work/NAME/policy.
 
     An interrupted run is continued from its checkpoint. A policy that was recorded before is not trained again.
 
@@ -135,6 +138,7 @@ def run_arm(
         observer=small_observer(watched, unfamiliar),
         workers=workers,
     )
+    trained.save(paths.WORK / name / "policy")
     about = {
         "kind": "train",
         "command": command,
@@ -173,6 +177,36 @@ def probe_splits(policy: Policy, domains: Sequence[str], limit: int = 100) -> di
         split: fidelity.report(policy, shipped_tasks(domains, split, limit), known=known).to_record()
         for split in ("test", "held_out")
     }
+
+
+def record_ranks(
+    folders: Mapping[str, Path],
+    worlds: Sequence[str],
+    domains: Sequence[str],
+    limit: int | None,
+    *,
+    command: str,
+) -> pd.DataFrame:
+    """Whether rehearsed worlds rank policies as the real one does; written to the record `ranks`.
+
+    Args:
+        folders: the policies who act, by name.
+        worlds: names of those whose rehearse role answers, for all of them.
+        limit: test tasks of each domain.
+
+    Returns:
+        By policy: real success, and task success in each world.
+    """
+    policies = {name: load_policy(folder) for name, folder in folders.items()}
+    tasks = shipped_tasks(domains, "test", limit)
+    columns, taus = {}, {}
+    for world in tqdm(worlds, desc="worlds", unit="world"):
+        table, taus[world] = rank_agreement(policies, policies[world], tasks)
+        columns["real"], columns[world] = table.real, table.rehearsed
+    frame = pd.DataFrame(columns)
+    record = {"kind": "ranks", "command": command, "seed": 0, "domains": list(domains), "tasks": len(tasks)}
+    write_record("ranks", {**record, "success": frame.round(4).to_dict("index"), "kendall_tau": taus})
+    return frame
 
 
 def load_records(folder: Path | None = None) -> list[dict[str, Any]]:

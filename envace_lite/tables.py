@@ -188,3 +188,16 @@ def probe_tables(folder: Path | None = None) -> str:
     by_rule = rules_table(records)
     parts += ["**Error recall by rule, test tasks**", markdown(by_rule)] if len(by_rule) else []
     return "\n\n".join(parts)
+
+
+def ranks_table(records: Iterable[dict[str, Any]]) -> str:
+    """How policies fare in the real world and in rehearsed ones, and Kendall's tau of the two orders, as markdown."""
+    parts = []
+    for record in records:
+        if record.get("kind") == "ranks":
+            frame = pd.DataFrame(record["success"]).T.map("{:.3f}".format)
+            taus = {world: f"{tau:.2f}" for world, tau in record["kendall_tau"].items()}
+            frame.loc["Kendall's tau with the real order"] = {"real": "-", **taus}
+            names = {name: f"in the world of {name}" for name in record["kendall_tau"]}
+            parts.append(markdown(frame.rename(columns=names).rename_axis("policy")))
+    return "\n\n".join(parts)

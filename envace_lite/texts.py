@@ -20,6 +20,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "demo": tables.demo_tables,
     "details": tables.detail_tables,
     "probe": tables.probe_tables,
+    "ranks": lambda: tables.ranks_table(load_records()),
     "trap": lambda: trap_table(load_records()),
     "speed": _timed(bench.ratios_table),
     "growth": _timed(bench.growth_table),

@@ -25,7 +25,7 @@ from envace_lite import demo, pages, paths, plots
 from envace_lite.domains import Task
 from envace_lite.evaluate import METRICS, evaluate
 from envace_lite.fidelity import compare, probe_pairs, rehearse
-from envace_lite.pages import mark_difference, side_by_side, write_page
+from envace_lite.pages import mark_difference, side_by_side, worst_first, write_page
 from envace_lite.policy import Policy, load_policy
 from envace_lite.train import TrainConfig
 from helpers import copied
@@ -407,3 +407,30 @@ def test_the_demo(
     assert page.name in printed
     assert plt.get_fignums() == []
     assert pages.write_page is write_page
+
+
+def test_the_worst_come_first() -> None:
+    """An error told as a success, then another wrong verdict, then wrong words; the surer mistake first."""
+    rows = {
+        "same": (False, False, False, True, 0, 0.9),
+        "words": (False, False, True, False, 2, 0.9),
+        "gloomy": (False, True, False, False, 1, 0.9),
+        "cheerful": (True, False, True, False, 1, 0.4),
+        "cheerful and sure": (True, False, True, False, 1, 0.8),
+    }
+    names = ["real_error", "rehearsed_error", "rehearsed_success", "exact", "wrong_initial", "confidence"]
+    frame = pd.DataFrame(list(rows.values()), columns=names)
+    frame["task"], frame["depth"], frame["mutation"] = list(rows), 1, "value"
+    frame["call"], frame["real"], frame["rehearsed"] = "a <b>", "o1:paid ok", "o1:sent ok"
+    shown = Page(worst_first(frame, title="worst"))
+    order = [row[0][1] for row in shown.rows[1:]]
+    assert [text.removesuffix("depth 1, value") for text in order] == [
+        "cheerful and sure",
+        "cheerful",
+        "gloomy",
+        "words",
+        "same",
+    ]
+    assert "a &lt;b&gt;" in worst_first(frame, title="worst")
+    assert "1 of 5 rehearsed responses equal the real one" in worst_first(frame, title="worst")
+    assert len(Page(worst_first(frame, title="worst", limit=2)).rows) == 3

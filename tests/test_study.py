@@ -36,7 +36,16 @@ from envace_lite.study import (
     shipped_tasks,
     small_observer,
 )
-from envace_lite.tables import demo_table, mean_interval, table, with_interval
+from envace_lite.tables import (
+    PROBED,
+    demo_table,
+    mean_interval,
+    probe_table,
+    ranks_table,
+    rules_table,
+    table,
+    with_interval,
+)
 from envace_lite.train import TrainConfig
 from helpers import copied, find_task
 
@@ -481,3 +490,56 @@ def test_numbers_in_a_table_are_numbers() -> None:
     pattern = re.compile(r"\d\.\d{3}( \(-?\d\.\d{3} to \d\.\d{3}\))?")
     for cell in table(THREE)[list(HEADLINE)].to_numpy().flatten():
         assert pattern.fullmatch(cell)
+
+
+# Ranks -----------------------------------------------------------------------------------------------------
+
+
+def test_ranks_are_recorded(apt: Policy, tiny: Policy, few_tasks: list[Task], tmp_path: Path) -> None:
+    for name, policy in (("apt", apt), ("tiny", tiny)):
+        copied(policy).save(tmp_path / name)
+    folders = {"apt": tmp_path / "apt", "tiny": tmp_path / "tiny"}
+    frame = study.record_ranks(folders, ["apt"], list(DOMAINS), 3, command="envace ranks")
+    assert frame.loc["apt", "real"] == frame.loc["apt", "apt"] == 1.0
+    assert frame.loc["tiny", "real"] == frame.loc["tiny", "apt"] == 0.0
+    record = read(paths.RUNS / "ranks.json")
+    assert record["kendall_tau"] == {"apt": 1.0}
+    text = ranks_table(study.load_records())
+    assert "| apt | 1.000 | 1.000 |" in text
+    assert "| Kendall's tau with the real order | - | 1.00 |" in text
+    assert ranks_table([]) == ""
+
+
+# Tables of the probe ---------------------------------------------------------------------------------------
+
+
+def probed(title: str, seed: int, fidelity_: float, lacks: list[str]) -> dict[str, Any]:
+    """A record with the parts that the tables of the probe read."""
+    metrics = {m: {"value": fidelity_, "low": 0.0, "high": 1.0} for m in PROBED}
+    part = {
+        "metrics": metrics | {"leaf_hidden": {"value": None, "low": None, "high": None}},
+        "baselines": {"always_success": dict.fromkeys(PROBED, 0.0) | {"leaf_hidden": None}},
+        "decision_agreement": 0.5,
+        "calibration_error": 0.25,
+        "missing_rules": lacks,
+        "rules": {"status": {"errors": 7, "recall": fidelity_}},
+    }
+    return {"title": title, "seed": seed, "domains": list(DOMAINS), "probe": {"test": part}}
+
+
+def test_the_tables_of_the_probe() -> None:
+    records = [
+        probed("mine", 0, 0.4, ["type"]),
+        probed("mine", 1, 0.6, []),
+        probed("other", 0, 0.1, ["date", "type"]),
+    ]
+    table = probe_table(records)
+    assert table.loc["mine", "fidelity"].startswith("0.500 (")
+    assert table.loc["mine", "rules it lacks"] == "type; none"
+    assert table.loc["other", "fidelity"] == "0.100"
+    assert table.loc["baseline: always_success", "optimism"] == "0.000"
+    assert table.loc["baseline: always_success", "leaf_hidden"] == "-"
+    by_rule = rules_table(records)
+    assert by_rule.loc["status", ["errors", "other"]].tolist() == ["7", "0.100"]
+    assert probe_table([]).empty
+    assert rules_table(records, "held_out").empty
