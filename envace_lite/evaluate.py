@@ -136,9 +136,15 @@ def _interval(counts: tuple[np.ndarray, np.ndarray], resamples: int) -> dict[str
     return {"value": value, "low": float(low), "high": float(high)}
 
 
-def deploy(policy: Policy, tasks: Sequence[Task]) -> tuple[list[Trajectory], pd.DataFrame]:
-    """Run each task once on the real environment with greedy decoding."""
-    responder = Execute()
+def deploy(
+    policy: Policy, tasks: Sequence[Task], *, drafts: int = 0
+) -> tuple[list[Trajectory], pd.DataFrame]:
+    """Run each task once on the real environment with greedy decoding.
+
+    Args:
+        drafts: as many as the policy was trained with (see `Responder.drafts`).
+    """
+    responder = Execute(drafts=drafts)
     trajectories = rollout(policy, tasks, responder, temperature=0.0)
     rows = []
     for trajectory, session in zip(trajectories, responder.sessions, strict=True):
@@ -165,11 +171,12 @@ def deploy(policy: Policy, tasks: Sequence[Task]) -> tuple[list[Trajectory], pd.
     return trajectories, pd.DataFrame(rows)
 
 
-def evaluate(policy: Policy, tasks: Sequence[Task], *, seed: int = 0) -> Report:
+def evaluate(policy: Policy, tasks: Sequence[Task], *, seed: int = 0, drafts: int = 0) -> Report:
     """Real success, committed calls, wrong writes and fidelity on some tasks.
 
     Args:
         tasks: usually a test or held-out split.
         seed: of the probe pairs.
+        drafts: as for `deploy`.
     """
-    return Report(deploy(policy, tasks)[1], probe(policy, tasks, seed))
+    return Report(deploy(policy, tasks, drafts=drafts)[1], probe(policy, tasks, seed))

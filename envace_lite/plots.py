@@ -13,9 +13,11 @@ import matplotlib
 matplotlib.use("Agg", force=False)
 
 import matplotlib.pyplot as plt
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from envace_lite.deliberate import CONTROLS, KINDS, METHODS, WITHOUT_BUDGET, curve
 from envace_lite.study import mean_interval
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -26,6 +28,7 @@ LABELS = {
     "error_recall": "error recall",
     "optimism": "optimism",
     "wrong_writes": "wrong writes a task",
+    "irreversible_writes": "irreversible writes a task",
 }
 
 
@@ -176,3 +179,61 @@ def speed(result: Mapping[str, Any]) -> Figure:
     for axes in (left, middle, right):
         _bare(axes)
     return figure
+
+
+def deliberation(
+    records: Sequence[Mapping[str, Any]],
+    metrics: Sequence[str] = ("real_success", "wrong_writes"),
+    split: str = "test",
+) -> Figure:
+    """What each way of deciding brings for its tokens, on instructions and on goals apart.
+
+    A line goes through the budgets of a method, from plain execution on. Bars are 95 % intervals: over the records,
+    if there are several (one a seed), else over the tasks.
+
+    Args:
+        records: of `envace deliberate`, of one way of training.
+    """
+    figure, panels = plt.subplots(
+        len(metrics), len(KINDS), figsize=(9.5, 3.4 * len(metrics)), layout="constrained", squeeze=False
+    )
+    for row, metric in zip(panels, metrics, strict=True):
+        for axes, kind in zip(row, KINDS, strict=True):
+            frame = _mean_curve([curve(record, metric, split=split, kind=kind) for record in records])
+            start = frame[frame.method == "plain"]
+            present = [method for method in METHODS if (frame.method == method).any()]
+            for i, method in enumerate(present):
+                points = frame[frame.method == method]
+                if method not in WITHOUT_BUDGET:
+                    points = pd.concat([start, points])
+                spread = [points.value - points.low, points.high - points.value]
+                axes.errorbar(
+                    points.tokens,
+                    points.value,
+                    yerr=[side.clip(lower=0) for side in spread],
+                    color=COLOURS[i % len(COLOURS)],
+                    marker=MARKERS[(i + i // len(COLOURS)) % len(MARKERS)],
+                    linestyle="none" if method in WITHOUT_BUDGET else "--" if method in CONTROLS else "-",
+                    markersize=4,
+                    linewidth=1.2,
+                    elinewidth=0.6,
+                    label=METHODS[method],
+                )
+            axes.set_xscale("log")
+            axes.set_xlabel("tokens a task, read and written")
+            axes.set_title(f"{LABELS[metric]}, {kind}", fontsize=10)
+            _bare(axes)
+    handles, names = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", frameon=False, fontsize=8, ncol=2)
+    return figure
+
+
+def _mean_curve(curves: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """One curve from those of several seeds; a single one stays as it is."""
+    if len(curves) == 1:
+        return curves[0]
+    rows = []
+    for (method, budget), cells in pd.concat(curves).groupby(["method", "budget"], sort=False):
+        value, low, high = mean_interval(list(cells.value))
+        rows.append((method, budget, cells.tokens.mean(), value, low, high))
+    return pd.DataFrame(rows, columns=curves[0].columns)

@@ -12,6 +12,7 @@ import platform
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from envace_lite import paths
 from envace_lite.domains import DOMAINS, Task, load_tasks
 from envace_lite.evaluate import Report, evaluate
 from envace_lite.policy import Policy
+from envace_lite.rehearsal.controls import DRAFTS
 from envace_lite.reward import REWARDS
 from envace_lite.rollout import Execute, Rehearse, Responder
 from envace_lite.train import Observer, TrainConfig, TrainLog, train
@@ -51,6 +53,9 @@ ARMS = {
     "end_at_error": Arm("world rehearsal, episode ends at a rehearsed error", reward="end_at_error"),
     "act_only": Arm("world rehearsal, loss on the act role alone", changes=(("train_rehearse", False),)),
     "full": Arm("world rehearsal, all weights", changes=(("lora_rank", 0), ("lr", 2e-4))),
+    "scratch": Arm(
+        "world rehearsal, free thinking before each call", responder=partial(Rehearse, drafts=DRAFTS)
+    ),
 }
 
 COUNTS = ("wrong_writes", "committed_calls")
@@ -81,11 +86,11 @@ def as_table(report: Report) -> dict[str, dict[str, list[float | None]]]:
     return table
 
 
-def small_observer(tasks: Sequence[Task]) -> Observer:
+def small_observer(tasks: Sequence[Task], drafts: int = 0) -> Observer:
     """An observer that deploys and probes the policy on a few tasks while it is trained."""
 
     def observe(step: int, policy: Policy, _: object) -> dict[str, float]:
-        report = evaluate(policy, tasks)
+        report = evaluate(policy, tasks, drafts=drafts)
         return {metric: round(report.value(metric), 4) for metric in HEADLINE}
 
     return observe
@@ -131,15 +136,15 @@ def run_arm(
     way = ARMS[arm]
     config = replace(config, seed=seed, **dict(way.changes))
     name = name or f"{arm}-{seed}"
-    watched = shipped_tasks(domains, "test", 120 // len(domains))
+    watched, responder = shipped_tasks(domains, "test", 120 // len(domains)), way.responder()
     trained, log = train(
         policy,
         shipped_tasks(domains, "train"),
         config,
-        responder=way.responder(),
+        responder=responder,
         reward=REWARDS[way.reward],
         folder=paths.WORK / name,
-        observer=small_observer(watched),
+        observer=small_observer(watched, responder.drafts),
         workers=workers,
     )
     record = {
@@ -153,7 +158,7 @@ def run_arm(
         "totals": log.totals,
         "curve": _thin(log),
         "observed": log.observed,
-        "results": evaluate_splits(trained, domains),
+        "results": evaluate_splits(trained, domains, responder.drafts),
     }
     write_record(name, record, folder)
     return trained, record
@@ -164,10 +169,11 @@ def _thin(log: TrainLog, every: int = 5) -> list[dict[str, float]]:
     return [{key: round(value, 5) for key, value in row.items()} for row in rows]
 
 
-def evaluate_splits(policy: Policy, domains: Sequence[str]) -> dict[str, Any]:
+def evaluate_splits(policy: Policy, domains: Sequence[str], drafts: int = 0) -> dict[str, Any]:
     """The full evaluation on test tasks and on held-out tools."""
     return {
-        split: as_table(evaluate(policy, shipped_tasks(domains, split))) for split in ("test", "held_out")
+        split: as_table(evaluate(policy, shipped_tasks(domains, split), drafts=drafts))
+        for split in ("test", "held_out")
     }
 
 

@@ -189,6 +189,7 @@ def _identity(
     for value in policy.model.state_dict().values():
         digest.update(value.detach().numpy().tobytes())
     way = [type(responder).__name__, getattr(reward, "__name__", type(reward).__name__)]
+    way += [f"{responder.drafts} drafts"] if responder.drafts else []
     return {"config": asdict(config), "way": way, "base_and_tasks": digest.hexdigest()}
 
 

@@ -42,6 +42,7 @@ FLOORS = [
     "fidelity",
     "evaluate",
     "study",
+    "deliberate",
     "plots",
     "pages",
     "widgets",

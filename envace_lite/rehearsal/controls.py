@@ -23,6 +23,8 @@ from envace_lite.policy import Policy
 from envace_lite.rehearsal.episode import Choice, Deliberation, Episode, Plain, messages_of, parsed
 from envace_lite.rollout import Rehearse
 
+DRAFTS = 2
+"""Messages of free thinking before each one that counts."""
 CALL = 4
 """Tokens of a usual call; an allowance of so many tokens buys one more candidate."""
 
@@ -98,5 +100,5 @@ class Scratch(Plain):
         temperature, seed: as for `Plain`.
     """
 
-    def __init__(self, policy: Policy, drafts: int = 2, *, temperature: float = 1.0, seed: int = 0):
+    def __init__(self, policy: Policy, drafts: int = DRAFTS, *, temperature: float = 1.0, seed: int = 0):
         super().__init__(policy, drafts=drafts, temperature=temperature, seed=seed)

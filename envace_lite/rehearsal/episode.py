@@ -118,6 +118,9 @@ class Episode:
         conversation: messages so far, in the standard form; a memory that was kept stands among them.
         exchanges, answers, ending: as in a `Trajectory`.
         ledger: everything that happened.
+        memory: tokens of memory in the conversation.
+        number: committed messages.
+        beyond: tokens taken for them, beyond one reading of the conversation for each.
     """
 
     def __init__(self, task: Task, session: Session | None = None):
@@ -126,7 +129,7 @@ class Episode:
         self.exchanges: list[tuple[ToolCall, ToolResponse]] = []
         self.answers: list[str] = []
         self.ending, self.ledger = "", Ledger()
-        self.memory = self.number = 0
+        self.memory = self.number = self.beyond = 0
 
     def situation(self, memory: Messages | None = None) -> Task:
         """The task as it stands now, without what the user will say later."""
@@ -154,6 +157,7 @@ class Episode:
     def commit(self, choice: Choice, chat: Chat) -> None:
         """Log a decision, and carry the chosen message out in the real environment."""
         self.imagined(choice, chat)
+        self.beyond += choice.spent - len(choice.drawn[0].prompt)
         written = messages_of(choice.drawn[choice.chosen], chat)
         text = written[choice.place][1] if written else ""
         self.said(text, self.session.digest())
@@ -216,6 +220,7 @@ class Episode:
             "tokens": self.ledger.total,
             **self.ledger.tokens,
             "decisions": self.number,
+            "beyond": self.beyond,
         }
 
     def __repr__(self) -> str:
@@ -319,9 +324,10 @@ class Deliberation(Plain):
             return super().run(tasks)
         generator = torch.Generator().manual_seed(self.seed)
         episodes = [Episode(task) for task in tasks]
-        while waiting := [episode for episode in episodes if not episode.ending]:
-            for episode, choice in zip(waiting, self.deliberate(waiting, generator), strict=True):
-                episode.commit(choice, self.policy.chat)
+        with self.policy.sampler():  # adapters are folded once, not for each decision
+            while waiting := [episode for episode in episodes if not episode.ending]:
+                for episode, choice in zip(waiting, self.deliberate(waiting, generator), strict=True):
+                    episode.commit(choice, self.policy.chat)
         return episodes
 
     def deliberate(self, episodes: Sequence[Episode], generator: torch.Generator) -> list[Choice]:

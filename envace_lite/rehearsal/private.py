@@ -41,7 +41,7 @@ class PrivateRehearsal(Deliberation):
         policy: acts, and rehearses the responses.
         budget: N, continuations before one message; with 0 this is plain execution.
         mode: `parallel` (independent continuations) or `sequential` (each sees what the earlier ones saw refused).
-        scorer: a name in `SCORERS`, or a function such as a `Verdict`.
+        scorer: a name in `SCORERS`, or a function such as a `VerdictHead`.
         depth: calls after which a continuation ends; None goes to the answer.
         tokens: most tokens before one message, beyond one reading of the conversation; at least `LONGEST_MESSAGE`.
             Fewer continuations are drawn, or shorter ones, where they would not fit.

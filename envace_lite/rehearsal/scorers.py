@@ -4,20 +4,24 @@ A scorer is a plain function from the continuations to a number each; the highes
 It sees no environment and no label.
 
 What is simplified against the paper, whose policy writes its verdict in words: the compact language has no words for a
-verdict. `Verdict` is a small head on the policy's own last hidden state, trained by nothing but task success.
+verdict. `VerdictHead` is a small one on the policy's own last hidden state, trained by nothing but task success.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, groupby
+from operator import attrgetter
 
 import torch
 from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
 
+from envace_lite.attention import Branches
 from envace_lite.chat import GIVEN
 from envace_lite.domains import Task
-from envace_lite.policy import Policy, pad_left, square_mask
+from envace_lite.policy import Family, Policy
 from envace_lite.reward import believed_writes, task_success
 from envace_lite.rollout import Trajectory, rollout
 
@@ -57,7 +61,7 @@ SCORERS: dict[str, Scorer] = {"agreement": agreement, "likelihood": likelihood, 
 """The scorers that need no training."""
 
 
-class Verdict:
+class VerdictHead:
     """The policy's own judgement of a continuation: the probability of task success, read off its last hidden state.
 
     The hidden state is there when the last token is written, so a verdict costs no token. (Here it is computed again,
@@ -69,58 +73,69 @@ class Verdict:
         weight: (width + 1,); the last one is the bias.
     """
 
+    __name__ = "verdict"
+
     def __init__(self, policy: Policy, mean: Tensor, scale: Tensor, weight: Tensor):
         self.policy, self.mean, self.scale, self.weight = policy, mean, scale, weight
 
     def __call__(self, continuations: Sequence[Trajectory]) -> list[float]:
         """Probabilities of success."""
-        states = last_states(self.policy, [[*t.prompt, *t.ids] for t in continuations])
-        logits = ((states - self.mean) / self.scale) @ self.weight[:-1] + self.weight[-1]
+        families = [
+            Family(prompt, [t.ids for t in same])
+            for prompt, same in groupby(continuations, attrgetter("prompt"))
+        ]
+        ends = [torch.tensor([*accumulate(map(len, family.completions))]) - 1 for family in families]
+        last = [states[end] for states, end in zip(hidden_states(self.policy, families), ends, strict=True)]
+        logits = ((torch.cat(last) - self.mean) / self.scale) @ self.weight[:-1] + self.weight[-1]
         return [float(value) for value in logits.sigmoid()]
 
 
 @torch.inference_mode()
-def last_states(policy: Policy, rows: Sequence[Sequence[int]], at_once: int = 128) -> Tensor:
-    """The last hidden state after each row of ids, (N, width)."""
+def hidden_states(policy: Policy, families: Iterable[Family]) -> list[Tensor]:
+    """For each family the last hidden states of the tokens of its completions, (C, width)."""
     states = []
     with policy.sampler() as model:
-        for start in range(0, len(rows), at_once):
-            ids, real = pad_left(rows[start : start + at_once], policy.chat.pad)
-            positions = (real.cumsum(1) - 1).clamp(min=0)
-            read = model.model(ids, square_mask(real), positions, use_cache=False)
-            states.append(read.last_hidden_state[:, -1])
-    return torch.cat(states)
+        for family in families:
+            branches = Branches([(len(family.prompt), [*map(len, family.completions)])])
+            ids = torch.tensor([token for row in (family.prompt, *family.completions) for token in row])
+            read = model.model(
+                ids[None], branches.mask, branches.places[None], use_cache=False, branches=branches
+            )
+            states.append(read.last_hidden_state[0, branches.own])
+    return states
 
 
 def fit_verdict(
     policy: Policy, tasks: Sequence[Task], *, group_size: int = 4, weight_decay: float = 1e-2, seed: int = 0
-) -> Verdict:
+) -> VerdictHead:
     """Train a verdict head on the policy's own rollouts and their task success. No environment is opened.
 
     Each message that the policy ends is one example, so that continuations of any depth can be judged.
 
     Args:
         tasks: training tasks.
+        group_size: rollouts of each.
         weight_decay: of the logistic regression.
+        seed: of the rollouts.
     """
     generator = torch.Generator().manual_seed(seed)
-    rows, labels = [], []
-    for trajectory in rollout(policy, tasks, group_size=group_size, generator=generator):
-        ends = [i for i, token in enumerate(trajectory.ids, 1) if token == policy.chat.end]
-        rows += [[*trajectory.prompt, *trajectory.ids[:end]] for end in ends]
-        labels += [task_success(trajectory)] * len(ends)
-    states, wanted = last_states(policy, rows).clone(), torch.tensor(labels)
-    mean, scale = states.mean(0), states.std(0) + 1e-6
-    features = torch.cat([(states - mean) / scale, torch.ones(len(states), 1)], 1)
+    trajectories = rollout(policy, tasks, group_size=group_size, generator=generator)
+    groups = [trajectories[i : i + group_size] for i in range(0, len(trajectories), group_size)]
+    states = hidden_states(policy, (Family(group[0].prompt, [t.ids for t in group]) for group in groups))
+    ended = torch.tensor([token == policy.chat.end for t in trajectories for token in t.ids])
+    success = torch.tensor([task_success(t) for t in trajectories for _ in t.ids])[ended]
+    examples = torch.cat(states)[ended].clone()  # a tensor of the inference mode has no gradients
+    mean, scale = examples.mean(0), examples.std(0) + 1e-6
+    features = torch.cat([(examples - mean) / scale, torch.ones(len(examples), 1)], 1)
     weight = torch.zeros(features.shape[1], requires_grad=True)
     optimizer = torch.optim.LBFGS([weight], max_iter=100, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        value = torch.nn.functional.binary_cross_entropy_with_logits(features @ weight, wanted)
+        value = binary_cross_entropy_with_logits(features @ weight, success)
         value = value + weight_decay * weight[:-1].square().sum()
         value.backward()
         return value
 
     optimizer.step(loss)
-    return Verdict(policy, mean, scale, weight.detach())
+    return VerdictHead(policy, mean, scale, weight.detach())
