@@ -176,7 +176,7 @@ def run_deliberate(
         start = time.perf_counter()
         frames = {}
         for split, some in tasks.items():
-            allowance = cells[f"{REFERENCE}-{budget}"]["allowance"][split] if budget else 0
+            allowance = cells[f"{REFERENCE}-{budget}"]["allowance"][split] if method in CONTROLS else 0
             way = make(method, policy, budget, allowance, verdict=verdict, temperature=temperature, seed=seed)
             frames[split] = as_frame(way.run(some))
         cells[key] = {
