@@ -11,9 +11,9 @@ import torch
 
 from envace_lite.chat import ACT, GIVEN
 from envace_lite.decoding import LONGEST_MESSAGE
-from envace_lite.domains import Outcome, Session, Task, get_domain
+from envace_lite.domains import DOMAINS, Outcome, Session, Task, get_domain
 from envace_lite.evaluate import deploy
-from envace_lite.policy import Family, Policy
+from envace_lite.policy import Policy
 from envace_lite.rehearsal import Entry, ImaginedCall, Ledger, imagining
 from envace_lite.rehearsal import episode as episodes_module
 from envace_lite.rehearsal.controls import Refine, Scratch, Vote
@@ -21,13 +21,13 @@ from envace_lite.rehearsal.episode import Choice, Deliberation, Episode, Plain
 from envace_lite.rehearsal.harm import can_be_undone, harm, irreversible_writes, wrong_writes
 from envace_lite.rehearsal.private import PrivateRehearsal
 from envace_lite.rehearsal.scorers import (
-    VerdictHead,
+    WrittenVerdict,
     agreement,
     fit_verdict,
-    hidden_states,
     likelihood,
     no_errors,
 )
+from envace_lite.reward import task_success
 from envace_lite.rollout import Execute, Rehearse, Trajectory, rollout
 from envace_lite.tools import ToolCall
 from helpers import (
@@ -38,9 +38,11 @@ from helpers import (
     open_session,
     planned_calls,
     real_exchanges,
+    same_weights,
     scripted,
     splits,
     trajectory,
+    weights,
 )
 
 Lessons = list[tuple[Task, list[dict[str, Any]]]]
@@ -480,40 +482,52 @@ def test_likelihood() -> None:
     assert likelihood([short, long]) == [-1.5, -1.0]
 
 
-def test_a_verdict_reads_the_last_state(apt: Policy, lessons: Lessons) -> None:
-    made = rollout(apt, [lessons[1][0]], group_size=3, temperature=1.5, generator=seeded())
-    expected = []
+def test_a_verdict_is_the_probability_of_a_word(apt: Policy, lessons: Lessons) -> None:
+    made = rollout(apt, [task for task, _ in lessons[1:3]], group_size=2, temperature=1.5, generator=seeded())
+    wanted = []
     for t in made:
         with torch.no_grad():
-            read = apt.model.model(torch.tensor([[*t.prompt, *t.ids]]))
-        expected.append(read.last_hidden_state[0, -1])
-    (states,) = hidden_states(apt, [Family(made[0].prompt, [t.ids for t in made])])
-    ends = torch.tensor([len(t.ids) for t in made]).cumsum(0) - 1
-    torch.testing.assert_close(states[ends], torch.stack(expected), atol=1e-4, rtol=1e-4)
-    width = states.shape[1]
-    weight = torch.zeros(width + 1)
-    weight[0], weight[-1] = 2.0, 0.5
-    head = VerdictHead(apt, torch.ones(width), torch.full((width,), 4.0), weight)
-    wanted = [float(torch.sigmoid((state[0] - 1) / 4 * 2 + 0.5)) for state in expected]
-    assert head(made) == pytest.approx(wanted, abs=1e-4)
-    assert head([made[2], made[0]]) == pytest.approx([wanted[2], wanted[0]], abs=1e-4)
+            logits = apt.model(torch.tensor([[*t.prompt, *t.ids, CHAT.user]])).logits[0, -1]
+        wanted.append(float(logits.softmax(-1)[CHAT.index["ok"]]))
+    verdict = WrittenVerdict(apt)
+    assert verdict(made) == pytest.approx(wanted, rel=1e-3)
+    assert verdict([made[3], made[0]]) == pytest.approx([wanted[3], wanted[0]], rel=1e-3)
+    read = sum(len(t.prompt) for t in made[::2]) + sum(len(t.ids) + 2 for t in made)
+    assert verdict.reads(made) == read
 
 
-def test_a_verdict_is_learned_from_task_success(apt: Policy, lessons: Lessons, monkeypatch: Any) -> None:
-    """And from nothing else: no environment is opened. It tells successes from failures that it has not seen."""
-    from envace_lite import domains
-    from envace_lite.reward import task_success
-
-    for domain in domains.DOMAINS.values():
+def test_a_verdict_is_learned_from_task_success(
+    apt: Policy, lessons: Lessons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And from nothing else: no environment is opened. The policy itself stays as it is."""
+    for domain in DOMAINS.values():
         monkeypatch.setattr(type(domain), "reset", lambda *_: pytest.fail("an environment was opened"))
-    tasks = [task for task, _ in lessons]
-    head = fit_verdict(apt, tasks, group_size=16)
-    fresh = rollout(apt, tasks, group_size=16, generator=seeded(7))
-    success = torch.tensor([task_success(t) for t in fresh])
-    verdicts = torch.tensor(head(fresh))
-    assert 0 < success.mean() < 1
-    assert verdicts[success == 1].mean() > verdicts[success == 0].mean() + 0.2
-    assert PrivateRehearsal(apt, 2, scorer=head).scorer is head  # a scorer like any other
+    before = weights(apt)
+    for task, _ in lessons:
+        made = rollout(apt, [task], group_size=16, generator=seeded())  # as `fit_verdict` draws them
+        success = torch.tensor([task_success(t) for t in made])
+        if 0 < success.sum() < 16:
+            break
+    assert 0 < success.sum() < 16
+    gaps = []
+    for steps in (0, 30):
+        verdict = fit_verdict(apt, [task], group_size=16, steps=steps, families=1, lr=1e-2)
+        probabilities = torch.tensor(verdict(made))
+        gaps.append(probabilities[success == 1].mean() - probabilities[success == 0].mean())
+    assert abs(gaps[0]) < 0.05
+    assert gaps[1] > 0.3
+    assert same_weights(before, weights(apt))
+
+
+def test_a_verdict_is_paid_for(apt: Policy, lessons: Lessons) -> None:
+    """It reads every continuation again, and its tokens cannot be kept in a budget."""
+    task = lessons[1][0]
+    (free,) = PrivateRehearsal(apt, 2, scorer=lambda c: [0.0] * len(c)).deliberate([Episode(task)], seeded())
+    (paid,) = PrivateRehearsal(apt, 2, scorer=WrittenVerdict(apt)).deliberate([Episode(task)], seeded())
+    assert [t.ids for t in free.drawn] == [t.ids for t in paid.drawn]
+    assert paid.spent - free.spent == WrittenVerdict(apt).reads([t for t in paid.drawn if t.said])
+    with pytest.raises(ValueError, match="reads the continuations again"):
+        PrivateRehearsal(apt, 2, scorer=WrittenVerdict(apt), tokens=100)
 
 
 # Harm, against known answers ---------------------------------------------------------------------------------

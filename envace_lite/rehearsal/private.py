@@ -41,7 +41,7 @@ class PrivateRehearsal(Deliberation):
         policy: acts, and rehearses the responses.
         budget: N, continuations before one message; with 0 this is plain execution.
         mode: `parallel` (independent continuations) or `sequential` (each sees what the earlier ones saw refused).
-        scorer: a name in `SCORERS`, or a function such as a `VerdictHead`.
+        scorer: a name in `SCORERS`, or a function such as a `WrittenVerdict`.
         depth: calls after which a continuation ends; None goes to the answer.
         tokens: most tokens before one message, beyond one reading of the conversation; at least `LONGEST_MESSAGE`.
             Fewer continuations are drawn, or shorter ones, where they would not fit.
@@ -78,6 +78,10 @@ class PrivateRehearsal(Deliberation):
             raise ValueError("a budget is not negative, and a continuation holds at least one call")
         if tokens is not None and tokens < LONGEST_MESSAGE:
             raise ValueError(f"no message is sure to fit in less than {LONGEST_MESSAGE} tokens")
+        if tokens is not None and hasattr(scorer, "reads"):
+            raise ValueError(
+                "this scorer reads the continuations again: its tokens cannot be kept in a budget"
+            )
         self.budget, self.mode, self.depth, self.tokens = budget, mode, depth or HORIZON, tokens
         self.scorer = SCORERS[scorer] if isinstance(scorer, str) else scorer
         self.when, self.memory = when, memory
@@ -157,7 +161,10 @@ class PrivateRehearsal(Deliberation):
     def _choose(self, choice: Choice, drafts: int) -> None:
         """The best of the continuations that begin with a message; else what was written first."""
         usable = [i for i in range(drafts, len(choice.drawn)) if choice.drawn[i].said]
-        scores = list(self.scorer([choice.drawn[i] for i in usable])) if usable else []
+        continuations = [choice.drawn[i] for i in usable]
+        scores = list(self.scorer(continuations)) if usable else []
+        if usable and hasattr(self.scorer, "reads"):
+            choice.prefill += self.scorer.reads(continuations)
         if len(scores) != len(usable):
             raise ValueError(
                 f"a scorer returns a number for each continuation, not {len(scores)} for {len(usable)}"
