@@ -16,8 +16,9 @@ from envace_lite.evaluate import deploy
 from envace_lite.policy import Policy
 from envace_lite.rehearsal import Entry, ImaginedCall, Ledger, imagining
 from envace_lite.rehearsal import episode as episodes_module
+from envace_lite.rehearsal.choice import Choice
 from envace_lite.rehearsal.controls import Refine, Scratch, Vote
-from envace_lite.rehearsal.episode import Choice, Deliberation, Episode, Plain
+from envace_lite.rehearsal.episode import Deliberation, Episode, Plain
 from envace_lite.rehearsal.harm import can_be_undone, harm, irreversible_writes, wrong_writes
 from envace_lite.rehearsal.private import PrivateRehearsal
 from envace_lite.rehearsal.scorers import (

@@ -6,6 +6,7 @@ The policy imagines what its calls would bring, and only then commits one to the
     ledger      every imagined and committed message with its tokens; what was decided and why
     harm        what a run did to the real world: wrong writes, and those that last
     gate        reads pass, writes are rehearsed first: for tools of your own
+    choice      what was drawn before one committed message, and what it cost
     episode     many episodes on the real environment, decided message by message
     scorers     which imagined continuation looks best
     private     `PrivateRehearsal`

@@ -20,7 +20,8 @@ from collections.abc import Sequence
 import torch
 
 from envace_lite.policy import Policy
-from envace_lite.rehearsal.episode import Choice, Deliberation, Episode, Plain, messages_of, parsed
+from envace_lite.rehearsal.choice import Choice, messages_of, parsed
+from envace_lite.rehearsal.episode import Deliberation, Episode, Plain
 from envace_lite.rollout import Rehearse
 
 DRAFTS = 2

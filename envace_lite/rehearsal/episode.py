@@ -10,8 +10,8 @@ still open. Sessions are guarded as long as it thinks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice, zip_longest
 from typing import Any
 
@@ -21,90 +21,22 @@ from envace_lite.chat import GIVEN, Chat
 from envace_lite.decoding import LONGEST_MESSAGE
 from envace_lite.domains import Session, Task, get_domain
 from envace_lite.policy import CONTEXT, Policy
+from envace_lite.rehearsal.choice import Choice, Messages, bare, length, messages_of, parsed, size
 from envace_lite.rehearsal.guard import imagining
 from envace_lite.rehearsal.harm import harm
-from envace_lite.rehearsal.ledger import Decision, Entry, Ledger
+from envace_lite.rehearsal.ledger import Entry, Ledger
 from envace_lite.rollout import (
     HORIZON,
     MAX_TOKENS,
     Execute,
     Responder,
     Trajectory,
-    act_message,
     rollout,
 )
-from envace_lite.tools import ToolCall, ToolError, ToolResponse
+from envace_lite.tools import ToolCall, ToolResponse
 
 ROWS = 256
 """Rows that are imagined together: enough for the engine, few enough for a small memory."""
-Messages = list[dict[str, Any]]
-
-
-def messages_of(trajectory: Trajectory, chat: Chat) -> list[tuple[str, str]]:
-    """What a policy wrote in a trajectory, as (role, text); drafts too. Only a finished message ends in `<end>`."""
-    return [(who, text) for who, text in trajectory.segments(chat) if who != "given"]
-
-
-def length(text: str) -> int:
-    """Tokens of a compact sentence: its words."""
-    return len(text.split())
-
-
-def size(messages: Messages, chat: Chat) -> int:
-    """Tokens of some messages."""
-    return len(chat.render(messages, ())) if messages else 0
-
-
-@dataclass
-class Choice:
-    """What was drawn for one decision, and what is committed.
-
-    Args:
-        drawn: the trajectories, in the order in which they were drawn.
-        prefill: tokens read for them, headers and injected tokens included.
-        memory: tokens of memory read for them.
-        chosen: which of them holds the message that is committed.
-        place: which of its messages that is.
-        keep: messages of memory that go into the committed conversation.
-        steps: the decision, step by step.
-    """
-
-    drawn: list[Trajectory] = field(default_factory=list)
-    prefill: int = 0
-    memory: int = 0
-    chosen: int = 0
-    place: int = 0
-    keep: Messages = field(default_factory=list)
-    steps: list[Decision] = field(default_factory=list)
-
-    def add(self, drawn: Sequence[Trajectory], memory: int) -> None:
-        """Note trajectories whose prompt, which holds so many tokens of memory, was read once for all of them."""
-        self.drawn += drawn
-        self.prefill += len(drawn[0].prompt) - memory + sum(t.roles.count(GIVEN) for t in drawn)
-        self.memory += memory
-
-    def settle(self, chat: Chat, chosen: int, verdicts: Mapping[int, str], place: int = 0) -> None:
-        """Choose, and note the steps: what was drawn first, where something else was chosen, and what is committed.
-
-        Args:
-            verdicts: for some of the trajectories what was thought of them.
-        """
-        self.chosen, self.place = chosen, place
-        first, last = self._step(chat, 0, 0, verdicts), self._step(chat, chosen, place, verdicts)
-        revised = [replace(first, action="revise")] if first.candidate != last.candidate else []
-        self.steps = [*revised, last]
-
-    def _step(self, chat: Chat, i: int, place: int, verdicts: Mapping[int, str]) -> Decision:
-        written, exchanges = messages_of(self.drawn[i], chat), self.drawn[i].exchanges
-        text = _bare(written[place][1]) if written else ""
-        return Decision(
-            text, exchanges[0][1].text if exchanges else "", verdicts.get(i, "a first draft"), "commit"
-        )
-
-    @property
-    def spent(self) -> int:
-        """Tokens so far."""
-        return self.prefill + self.memory + sum(len(t.ids) - t.roles.count(GIVEN) for t in self.drawn)
 
 
 class Episode:
@@ -148,7 +80,7 @@ class Episode:
                 if (i, place) == (choice.chosen, choice.place):
                     continue
                 kept = i == choice.chosen and place > choice.place
-                entry = replace(blank, role=role, text=_bare(text), tokens=length(text), kept=kept)
+                entry = replace(blank, role=role, text=bare(text), tokens=length(text), kept=kept)
                 answered = next(exchanges, None) if role == "rehearse" else None
                 if answered:
                     entry = replace(entry, call=answered[0].text, error=answered[1].error)
@@ -182,7 +114,7 @@ class Episode:
 
     def said(self, text: str, now: str) -> None:
         """Log a committed message of the act role, written in the state `now`."""
-        self.ledger.add(Entry(self.number, "committed", "act", _bare(text), length(text), now, now))
+        self.ledger.add(Entry(self.number, "committed", "act", bare(text), length(text), now, now))
         self.number += 1
 
     def answered(self, call: ToolCall, response: ToolResponse, before: str, after: str) -> None:
@@ -226,18 +158,6 @@ class Episode:
     def __repr__(self) -> str:
         calls = "; ".join(f"{call.text} -> {response.text}" for call, response in self.exchanges)
         return f"<Episode {self.task.id}: {calls} => {' / '.join(self.answers) or self.ending}>"
-
-
-def parsed(text: str, task: Task) -> dict[str, Any] | None:
-    """What the act role wrote, as a standard message; None for one that is unfinished or malformed."""
-    try:
-        return act_message(_bare(text), task.tools) if text.endswith("<end>") else None
-    except ToolError:
-        return None
-
-
-def _bare(text: str) -> str:
-    return text.removesuffix("<end>").rstrip()
 
 
 class _Recorded(Execute):
@@ -296,7 +216,7 @@ class Plain:
         starts: Sequence[int] = range(0, len(texts), self.drafts + 1)
         for start, message in zip_longest(starts, said):  # the last text may be no message
             for draft in texts[start : start + self.drafts]:
-                entry = Entry(episode.number, "imagined", "act", _bare(draft), length(draft), now, now)
+                entry = Entry(episode.number, "imagined", "act", bare(draft), length(draft), now, now)
                 episode.ledger.add(replace(entry, kept=False))
             for text in texts[start + self.drafts : start + self.drafts + 1]:
                 episode.said(text, now)

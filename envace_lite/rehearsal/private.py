@@ -20,7 +20,8 @@ import torch
 from envace_lite.decoding import LONGEST_MESSAGE, complete
 from envace_lite.domains import Task, get_domain
 from envace_lite.policy import CONTEXT, Policy
-from envace_lite.rehearsal.episode import Choice, Deliberation, Episode, Messages, size
+from envace_lite.rehearsal.choice import Choice, Messages, size
+from envace_lite.rehearsal.episode import Deliberation, Episode
 from envace_lite.rehearsal.gate import Rehearser
 from envace_lite.rehearsal.scorers import SCORERS, Scorer
 from envace_lite.rollout import HORIZON, Rehearse
