@@ -141,7 +141,10 @@ def pretrain(
 def train(
     domain: Domains = "all",
     arm: Annotated[
-        str, typer.Option(callback=_arms, help="How: rehearsal, execute, end_at_error, act_only or full.")
+        str,
+        typer.Option(
+            callback=_arms, help="How: rehearsal, execute, end_at_error, act_only, full or scratch."
+        ),
     ] = "rehearsal",
     policy: PolicyFolder = paths.BASE,
     out: Annotated[
@@ -429,6 +432,126 @@ def report(
 
         drawn = plots.draw_all(records, figures)
         print("\n".join(map(str, drawn)) or "no recorded runs that would suffice for a figure")
+
+
+@app.command()
+def rehearse(
+    domain: Domains = "retail",
+    policy: PolicyFolder = paths.BASE,
+    budget: Annotated[int, typer.Option(min=1, help="N, imagined continuations before one message.")] = 4,
+    mode: Annotated[str, typer.Option(help="parallel or sequential.")] = "parallel",
+    scorer: Annotated[
+        str, typer.Option(help="agreement, likelihood, no_errors or verdict (trained first).")
+    ] = "agreement",
+    split: Annotated[str, typer.Option(callback=_split, help="test or held_out.")] = "test",
+    limit: Annotated[int, typer.Option(help="Tasks a domain.")] = 50,
+    temperature: Annotated[float, typer.Option(help="Of everything that is sampled.")] = 1.0,
+    seed: Seed = 0,
+) -> None:
+    """Let a policy rehearse privately before each committed call, beside plain execution and a vote at equal tokens.
+
+    Prints how it went on the real environment, and one decision step by step. A single look: for curves and
+    intervals see `envace deliberate`.
+    """
+    from envace_lite import deliberate as study
+    from envace_lite.policy import load_policy
+    from envace_lite.rehearsal.controls import Vote
+    from envace_lite.rehearsal.episode import Plain
+    from envace_lite.rehearsal.private import MODES, PrivateRehearsal
+    from envace_lite.rehearsal.scorers import SCORERS, fit_verdict
+    from envace_lite.study import shipped_tasks
+
+    for option, value, known in (("--mode", mode, MODES), ("--scorer", scorer, (*SCORERS, "verdict"))):
+        if value not in known:
+            raise typer.BadParameter(f"there are {', '.join(known)}; {value!r} is none", param_hint=option)
+    names, loaded = _domains(domain), load_policy(policy)
+    tasks = shipped_tasks(names, split, limit)
+    chosen = (
+        fit_verdict(loaded, shipped_tasks(names, "train", 150), seed=seed) if scorer == "verdict" else scorer
+    )
+    options: dict[str, Any] = {"temperature": temperature, "seed": seed}
+    private = PrivateRehearsal(loaded, budget, mode, chosen, **options)
+    episodes = private.run(tasks)
+    rehearsed = study.as_frame(episodes)
+    allowance = study.allowance_of(rehearsed)
+    frames = {
+        "plain execution": study.as_frame(Plain(loaded, **options).run(tasks)),
+        f"private rehearsal, N = {budget}": rehearsed,
+        "vote, equal tokens": study.as_frame(Vote(loaded, allowance, **options).run(tasks)),
+    }
+    metrics = [*list(study.METRICS)[:6], "tokens"]
+    print(f"{len(tasks)} tasks" + "".join(f"{name:>28}" for name in frames))
+    for metric in metrics:
+        cells = [study.summary(frame)["all"][metric] for frame in frames.values()]
+        print(f"{metric:20}" + "".join(f"{f'{v:.3f} ({lo:.3f} to {hi:.3f})':>28}" for v, lo, hi in cells))
+    episode = next((e for e in episodes if len(e.ledger.decisions) > e.number), episodes[0])
+    print(f"\n{episode.task.messages[0]['content']}\n{episode.task.messages[1]['content']}")
+    for decision in episode.ledger.decisions:
+        print(f"  {decision.line}")
+    print(episode.ledger)
+
+
+@app.command()
+def deliberate(
+    policy: Annotated[list[str], typer.Option(help="NAME=FOLDER of a policy; may be given again.")],
+    domain: Domains = "all",
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Ways of deciding, separated by commas; the default leaves out scratch."),
+    ] = None,
+    budgets: Annotated[str, typer.Option(help="N, separated by commas.")] = "0,1,2,4,8",
+    limit: Annotated[int | None, typer.Option(help="Tasks of each domain and split.")] = None,
+    temperature: Annotated[float, typer.Option(help="Of everything that is sampled.")] = 1.0,
+    seed: Seed = 0,
+    title: Annotated[str, typer.Option(help="How the policies are called in figures.")] = "policy",
+    figure: Annotated[Path | None, typer.Option(help="Also draw the curves of these policies.")] = None,
+) -> None:
+    """Every way of deciding before a committed call, at every budget, at equal tokens; recorded in data/runs.
+
+    The ways: plain, greedy, parallel, sequential, verdict, write, vote, refine, scratch. An interrupted study is
+    continued by the same command.
+    """
+    from envace_lite import deliberate as study
+    from envace_lite.policy import load_policy
+
+    names = methods.split(",") if methods else list(study.USUAL)
+    for name in names:
+        if name not in study.METHODS:
+            raise typer.BadParameter(
+                f"{name!r}; there are {', '.join(study.METHODS)}", param_hint="--methods"
+            )
+    if not all(budget.isdigit() for budget in budgets.split(",")):
+        raise typer.BadParameter("whole numbers, separated by commas", param_hint="--budgets")
+    records = []
+    for entry in policy:
+        name, equals, folder = entry.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{entry!r} is not NAME=FOLDER", param_hint="--policy")
+        records.append(
+            study.run_deliberate(
+                name,
+                load_policy(folder),
+                title=title,
+                command=_command(),
+                domains=_domains(domain),
+                methods=names,
+                budgets=[int(budget) for budget in budgets.split(",")],
+                limit=limit,
+                temperature=temperature,
+                seed=seed,
+            )
+        )
+        for kind in study.KINDS:
+            frame = study.curve(records[-1], "real_success", kind=kind)
+            print(f"\n{name}, {kind}, real success\n{frame.round(3).to_string(index=False)}")
+    if figure:
+        from envace_lite import plots
+
+        plots.save(
+            plots.deliberation(records),
+            figure,
+            "Real success and wrong writes over the tokens of each way of deciding, on instructions and goals",
+        )
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from envace_lite.domains import Task, get_domain
 from envace_lite.fidelity.measures import Counts, counts, interval, ratio
 from envace_lite.policy import Policy
 from envace_lite.reward import task_success
-from envace_lite.rollout import Execute, Simulate, Trajectory, rollout
+from envace_lite.rollout import Execute, Rehearse, Simulate, Trajectory, rollout
 
 METRICS = {
     "real_success": "share of the tasks that end in the right state with the right answer",
@@ -101,9 +101,15 @@ class Report:
         return f"<Report: {len(self.tasks)} tasks, real success {self.value('real_success'):.3f}>"
 
 
-def deploy(policy: Policy, tasks: Sequence[Task]) -> tuple[list[Trajectory], pd.DataFrame]:
-    """Run each task once on the real environment with greedy decoding."""
-    responder = Execute()
+def deploy(
+    policy: Policy, tasks: Sequence[Task], *, drafts: int = 0
+) -> tuple[list[Trajectory], pd.DataFrame]:
+    """Run each task once on the real environment with greedy decoding.
+
+    Args:
+        drafts: as many as the policy was trained with (see `Responder.drafts`).
+    """
+    responder = Execute(drafts=drafts)
     trajectories = rollout(policy, tasks, responder, temperature=0.0)
     rows = []
     for trajectory, session in zip(trajectories, responder.sessions, strict=True):
@@ -130,7 +136,7 @@ def deploy(policy: Policy, tasks: Sequence[Task]) -> tuple[list[Trajectory], pd.
     return trajectories, pd.DataFrame(rows)
 
 
-def rehearsed_alone(policy: Policy, tasks: Sequence[Task]) -> pd.DataFrame:
+def rehearsed_alone(policy: Policy, tasks: Sequence[Task], *, drafts: int = 0) -> pd.DataFrame:
     """Run each task once in the policy's own rehearsed world, greedily, and see what comes of the same calls really.
 
     Returns:
@@ -138,7 +144,7 @@ def rehearsed_alone(policy: Policy, tasks: Sequence[Task]) -> pd.DataFrame:
         that episode and the answers are those given there.
     """
     rows = []
-    for trajectory in rollout(policy, tasks, temperature=0.0):
+    for trajectory in rollout(policy, tasks, Rehearse(drafts=drafts), temperature=0.0):
         session = get_domain(trajectory.task.domain).reset(trajectory.task)
         for call, _ in trajectory.exchanges:
             session.call(call)
@@ -168,12 +174,13 @@ def rank_agreement(
     return table, float(kendalltau(table.real, table.rehearsed).statistic)
 
 
-def evaluate(policy: Policy, tasks: Sequence[Task], *, seed: int = 0) -> Report:
+def evaluate(policy: Policy, tasks: Sequence[Task], *, seed: int = 0, drafts: int = 0) -> Report:
     """Real success, committed calls, wrong writes, rehearsed success and fidelity on some tasks.
 
     Args:
         tasks: usually a test or held-out split.
         seed: of the probe pairs.
+        drafts: as for `deploy`.
     """
-    deployed = deploy(policy, tasks)[1].join(rehearsed_alone(policy, tasks))
+    deployed = deploy(policy, tasks, drafts=drafts)[1].join(rehearsed_alone(policy, tasks, drafts=drafts))
     return Report(deployed, fidelity.probe(policy, tasks, seed))

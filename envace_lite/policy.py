@@ -193,19 +193,21 @@ class Policy:
         """Number of parameters of the plain model."""
         return sum(p.numel() for name, p in self.model.named_parameters() if "lora_" not in name)
 
+    def folded(self) -> Policy:
+        """A plain copy, with the adapters folded into its weights."""
+        with self.sampler() as model:
+            state = {_plain(key): value for key, value in model.state_dict().items() if "lora_" not in key}
+            plain = LlamaForCausalLM(model.config)
+            plain.load_state_dict(state)
+        return Policy(plain, self.chat)
+
     def save(self, folder: Path | str) -> None:
         """Write model and tokenizer so that plain transformers can load them (adapters are folded in)."""
         folder = Path(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with self.sampler() as model:
-                state = {
-                    _plain(key): value for key, value in model.state_dict().items() if "lora_" not in key
-                }
-                plain = LlamaForCausalLM(model.config)
-                plain.load_state_dict(state)
             with _quietly():
-                plain.save_pretrained(folder)
+                self.folded().plain.save_pretrained(folder)
             self.chat.tokenizer.save_pretrained(folder)
         except OSError as error:
             raise PolicyError(f"cannot write the policy to {folder}: {error.strerror or error}") from error

@@ -36,6 +36,8 @@ from envace_lite.tools import ToolCall, ToolError, ToolResponse, parse_calls
 
 HORIZON = 10
 """An episode with more calls than this ends as a failure."""
+MAX_TOKENS = 160
+"""And so does one with more tokens after its prompt."""
 
 
 # ------------------------------------------------------------------------------------------------ responders
@@ -48,11 +50,16 @@ class Responder:
         role: role id of the response's tokens; `GIVEN` tokens are not trained.
         simulator: the policy that writes the response, if it is another one.
         environment_calls: how many calls the real environment has answered so far.
+        horizon: calls after which an episode ends; with 0 it ends at the first call, unanswered.
+        drafts: messages that the act role writes and sets aside before each one that counts: free thinking. They
+            are act tokens like others, stay in sight until the episode ends, and are trained.
     """
 
     role = REHEARSE
     simulator: Policy | None = None
     environment_calls = 0
+    horizon = HORIZON
+    drafts = 0
 
     def start(self) -> None:
         """Called before a batch of episodes is opened."""
@@ -65,13 +72,17 @@ class Responder:
 class Rehearse(Responder):
     """The policy answers its own calls. No session is ever opened."""
 
+    def __init__(self, *, horizon: int = HORIZON, drafts: int = 0):
+        self.horizon, self.drafts = horizon, drafts
+
 
 class Execute(Responder):
     """The real environment answers. `sessions` holds those of the latest batch, in the order of the rows."""
 
     role = GIVEN
 
-    def __init__(self) -> None:
+    def __init__(self, *, drafts: int = 0) -> None:
+        self.drafts = drafts
         self.sessions: list[Session] = []
 
     def start(self) -> None:
@@ -135,7 +146,7 @@ class Trajectory:
         answers: the final answer of each user turn.
         ending: `answer`, or why there is none: `malformed`, `overlong`, `horizon`.
         outputs: number of messages that each role wrote.
-        said: the messages after those of the task, in the standard form.
+        said: the messages after those of the task, in the standard form; drafts are left out.
     """
 
     task: Task
@@ -166,17 +177,35 @@ class Trajectory:
         return f"<Trajectory {self.task.id}: {calls} => {' / '.join(self.answers) or self.ending}>"
 
 
-class Row:
-    """One row: what it is doing, and which tokens it is forced to take next."""
+def act_message(text: str, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the act role wrote, as a standard message: an answer (`content`) or calls (`tool_calls`).
 
-    def __init__(self, chat: Chat, trajectory: Trajectory, responder: Responder):
-        self.chat, self.trajectory, self.responder = chat, trajectory, responder
+    Raises:
+        ToolError: rule `malformed`, when it is neither.
+    """
+    if text == SAY or text.startswith(SAY + " "):
+        return {"role": "assistant", "content": text[len(SAY) :].strip()}
+    return {"role": "assistant", "tool_calls": [call.to_message() for call in parse_calls(text, tools)]}
+
+
+class Row:
+    """One row: what it is doing, and which tokens it is forced to take next.
+
+    Args:
+        pot: tokens that this row and others may still take together, in a list of one; None for no limit.
+    """
+
+    def __init__(
+        self, chat: Chat, trajectory: Trajectory, responder: Responder, pot: list[int] | None = None
+    ):
+        self.chat, self.trajectory, self.responder, self.pot = chat, trajectory, responder, pot
         self.answer = responder.open(trajectory.task)
         self.forced: deque[int] = deque()
         self.message: list[int] = []
         self.rehearsing = False
         self.pending: deque[ToolCall] = deque()
         self.turn = 0
+        self.drafted = 0
 
     @property
     def done(self) -> bool:
@@ -185,6 +214,11 @@ class Row:
     def take(self, token: int, log_prob: float) -> None:
         """Append a sampled token, or the next forced one in its place."""
         record = self.trajectory
+        if self.pot is not None:
+            if not self.pot[0]:
+                record.ending = "overlong"
+                return
+            self.pot[0] -= 1
         if self.forced:
             record.ids.append(self.forced.popleft())
             record.roles.append(GIVEN)
@@ -209,18 +243,25 @@ class Row:
             self._responded(ToolResponse.parse(text), text)
             return
         record.outputs[ACT] += 1
-        if text == SAY or text.startswith(SAY + " "):
-            record.answers.append(text[len(SAY) :].strip())
-            record.said.append({"role": "assistant", "content": record.answers[-1]})
-            self._next_turn()
+        if self.drafted < self.responder.drafts:
+            self.drafted += 1
+            self.forced.append(self.chat.assistant)
             return
+        self.drafted = 0
         try:
-            self.pending.extend(parse_calls(text, record.task.tools))
+            message = act_message(text, record.task.tools)
         except ToolError:
             record.ending = "malformed"
             return
-        record.said.append({"role": "assistant", "tool_calls": [call.to_message() for call in self.pending]})
-        self._respond()
+        record.said.append(message)
+        if "content" in message:
+            record.answers.append(message["content"])
+            self._next_turn()
+        elif not self.responder.horizon:
+            record.ending = "horizon"
+        else:
+            self.pending.extend(map(ToolCall.from_message, message["tool_calls"]))
+            self._respond()
 
     def _next_turn(self) -> None:
         later = self.trajectory.task.later_turns
@@ -249,7 +290,7 @@ class Row:
         self.rehearsing = False
         if self.pending:
             self._respond()
-        elif len(self.trajectory.exchanges) >= HORIZON:
+        elif len(self.trajectory.exchanges) >= self.responder.horizon:
             self.trajectory.ending = "horizon"
         else:
             self.forced.append(self.chat.assistant)
@@ -267,7 +308,8 @@ def rollout(
     group_size: int = 1,
     temperature: float = 1.0,
     generator: torch.Generator | None = None,
-    max_tokens: int = 160,
+    max_tokens: int = MAX_TOKENS,
+    allowance: Sequence[int] | None = None,
 ) -> list[Trajectory]:
     """Run `group_size` episodes of each task.
 
@@ -277,6 +319,8 @@ def rollout(
         temperature: of both roles; 0 is greedy.
         generator: all randomness comes from it.
         max_tokens: an episode with more tokens ends as `overlong`.
+        allowance: for each task the most tokens that its episodes may take together; an episode that finds it spent
+            ends as `overlong`.
 
     Returns:
         Trajectories, those of one task next to each other.
@@ -294,9 +338,10 @@ def rollout(
     responder.start()
     prompts = [chat.render(task.messages, task.tools, prompt="act") for task in tasks]
     room = min(max_tokens, CONTEXT - max(map(len, prompts), default=0))
+    pots = [None] * len(tasks) if allowance is None else [[tokens] for tokens in allowance]
     episodes = [
-        Row(chat, Trajectory(task, prompt), responder)
-        for task, prompt in zip(tasks, prompts, strict=True)
+        Row(chat, Trajectory(task, prompt), responder, pot)
+        for task, prompt, pot in zip(tasks, prompts, pots, strict=True)
         for _ in range(group_size)
     ]
     with ExitStack() as stack:
@@ -321,7 +366,8 @@ def rollout(
                 for decoder in decoders:
                     decoder.pick(torch.tensor(running))
                 active = [active[row] for row in running]
-            following = torch.tensor([episode.trajectory.ids[-1] for episode in active])
+            # A row that found its allowance spent at once has no ids; it waits to be dropped.
+            following = torch.tensor([(e.trajectory.ids or e.trajectory.prompt)[-1] for e in active])
             for decoder in decoders:
                 decoder.step(following)
     for episode in episodes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from envace_lite.fidelity.measures import counts, ratio
 from envace_lite.hub import ChatModel
 from envace_lite.policy import NotCompactError, Policy, load_policy
 from envace_lite.records import plain, read_records, write_record
+from envace_lite.rehearsal.controls import DRAFTS
 from envace_lite.reward import REWARDS
 from envace_lite.rollout import Execute, Rehearse, Responder
 from envace_lite.train import Observer, TrainConfig, TrainLog, train
@@ -47,6 +49,9 @@ ARMS = {
     "end_at_error": Arm("world rehearsal, episode ends at a rehearsed error", reward="end_at_error"),
     "act_only": Arm("world rehearsal, loss on the act role alone", changes=(("train_rehearse", False),)),
     "full": Arm("world rehearsal, all weights", changes=(("lora_rank", 0), ("lr", 2e-4))),
+    "scratch": Arm(
+        "world rehearsal, free thinking before each call", responder=partial(Rehearse, drafts=DRAFTS)
+    ),
 }
 
 COUNTS = ("wrong_writes", "committed_calls")
@@ -84,7 +89,7 @@ def load_model(folder: Path | str) -> Policy | ChatModel:
         return ChatModel.load(folder)
 
 
-def small_observer(tasks: Sequence[Task], held_out: Sequence[Task] = ()) -> Observer:
+def small_observer(tasks: Sequence[Task], held_out: Sequence[Task] = (), drafts: int = 0) -> Observer:
     """An observer that deploys and probes the policy on a few tasks while it is trained.
 
     Besides the metrics of `OBSERVED` it notes fidelity by depth (`fidelity_depth_0` to `_3`), and with `held_out` tasks
@@ -92,7 +97,7 @@ def small_observer(tasks: Sequence[Task], held_out: Sequence[Task] = ()) -> Obse
     """
 
     def observe(step: int, policy: Policy, _: object) -> dict[str, float]:
-        report = evaluate(policy, tasks)
+        report = evaluate(policy, tasks, drafts=drafts)
         seen = {metric: report.value(metric) for metric in OBSERVED}
         for depth, value in by_depth(report.pairs).fidelity.head(4).items():
             seen[f"fidelity_depth_{depth}"] = value
@@ -126,16 +131,16 @@ def run_arm(
     way = ARMS[arm]
     config = replace(config, seed=seed, **dict(way.changes))
     name = name or f"{arm}-{seed}"
-    watched = shipped_tasks(domains, "test", 120 // len(domains))
+    watched, responder = shipped_tasks(domains, "test", 120 // len(domains)), way.responder()
     unfamiliar = shipped_tasks(domains, "held_out", 60 // len(domains))
     trained, log = train(
         policy,
         shipped_tasks(domains, "train"),
         config,
-        responder=way.responder(),
+        responder=responder,
         reward=REWARDS[way.reward],
         folder=paths.WORK / name,
-        observer=small_observer(watched, unfamiliar),
+        observer=small_observer(watched, unfamiliar, responder.drafts),
         workers=workers,
     )
     trained.save(paths.WORK / name / "policy")
@@ -150,7 +155,7 @@ def run_arm(
         "totals": log.totals,
         "curve": _thin(log),
         "observed": log.observed,
-        "results": evaluate_splits(trained, domains),
+        "results": evaluate_splits(trained, domains, responder.drafts),
         "probe": probe_splits(trained, domains),
     }
     record = plain(about)
@@ -163,10 +168,11 @@ def _thin(log: TrainLog, every: int = 5) -> list[dict[str, float]]:
     return [{key: round(value, 5) for key, value in row.items()} for row in rows]
 
 
-def evaluate_splits(policy: Policy, domains: Sequence[str]) -> dict[str, Any]:
+def evaluate_splits(policy: Policy, domains: Sequence[str], drafts: int = 0) -> dict[str, Any]:
     """The full evaluation on test tasks and on held-out tools."""
     return {
-        split: as_table(evaluate(policy, shipped_tasks(domains, split))) for split in ("test", "held_out")
+        split: as_table(evaluate(policy, shipped_tasks(domains, split), drafts=drafts))
+        for split in ("test", "held_out")
     }
 
 

@@ -230,6 +230,7 @@ def _identity(
         digest.update(value.detach().numpy().tobytes())
     way = [type(responder).__name__, getattr(reward, "__name__", type(reward).__name__)]
     way += [repr(grounding)] if grounding else []
+    way += [f"{responder.drafts} drafts"] if responder.drafts else []
     return {"config": asdict(config), "way": way, "base_and_tasks": digest.hexdigest()}
 
 

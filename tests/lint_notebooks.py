@@ -45,6 +45,8 @@ def missing_encoding(tree: ast.AST) -> Iterator[int]:
                 kind = "open"
             case ast.Attribute(attr="open", value=ast.Name(id=owner)) if owner in _OTHER_OPEN:
                 continue
+            case ast.Attribute(attr="open", value=ast.Call(func=ast.Name(id="super"))):
+                continue
             case ast.Attribute(attr="open"):
                 kind = "method open"
             case ast.Attribute(attr="read_text" | "write_text" as kind):

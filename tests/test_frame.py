@@ -46,6 +46,7 @@ FLOORS = [
     "study",
     "tables",
     "simpler",
+    "deliberate",
     "plots",
     "pages",
     "widgets",

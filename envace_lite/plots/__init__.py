@@ -6,6 +6,7 @@ from typing import Any
 
 from envace_lite.domains import DOMAINS
 from envace_lite.plots.base import COLOURS, LABELS, MARKERS, save, show
+from envace_lite.plots.deliberation import deliberation
 from envace_lite.plots.probing import (
     deployment_gap,
     fidelity_over_depth,
@@ -58,6 +59,7 @@ __all__ = [
     "LABELS",
     "MARKERS",
     "arms",
+    "deliberation",
     "deployment_gap",
     "draw_all",
     "fidelity_over_depth",

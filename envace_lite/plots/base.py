@@ -22,6 +22,7 @@ LABELS = {
     "error_recall": "error recall",
     "optimism": "optimism",
     "wrong_writes": "wrong writes a task",
+    "irreversible_writes": "irreversible writes a task",
 }
 
 

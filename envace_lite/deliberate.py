@@ -1,0 +1,231 @@
+"""The study of private rehearsal: every way of deciding, at every budget, on the real environment.
+
+The ways are compared by tokens: read and written, kept and discarded. A control gets, before each committed message,
+as many tokens as `parallel` rehearsal with the same N took on average, and no token more. All ways sample at one
+temperature; `greedy` is plain execution without sampling, as a reference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from envace_lite import paths
+from envace_lite.domains import DOMAINS
+from envace_lite.policy import Policy
+from envace_lite.records import RecordError, write_record
+from envace_lite.rehearsal.controls import Refine, Scratch, Vote
+from envace_lite.rehearsal.episode import Episode, Plain
+from envace_lite.rehearsal.ledger import TOKENS
+from envace_lite.rehearsal.private import PrivateRehearsal
+from envace_lite.rehearsal.scorers import Scorer, fit_verdict
+from envace_lite.study import shipped_tasks
+
+BUDGETS = (0, 1, 2, 4, 8)
+"""N, imagined continuations before one committed message."""
+REFERENCE = "parallel"
+"""The way whose tokens the controls may spend."""
+METHODS = {
+    "plain": "plain execution",
+    "greedy": "plain execution without sampling",
+    "parallel": "private rehearsal, parallel, agreement",
+    "sequential": "private rehearsal, sequential, with memory",
+    "verdict": "private rehearsal, parallel, verdict",
+    "write": "private rehearsal before writes alone",
+    "vote": "majority vote, equal tokens",
+    "refine": "self-refinement, equal tokens",
+    "scratch": "free thinking, trained",
+}
+"""The ways of deciding, with their titles."""
+WITHOUT_BUDGET = ("plain", "greedy", "scratch")
+"""Those that are run once, with N = 0. `scratch` is for a policy that was trained so."""
+CONTROLS = ("vote", "refine")
+"""Those that spend what `REFERENCE` took."""
+USUAL = tuple(name for name in METHODS if name != "scratch")
+METRICS = {
+    "real_success": "share of the tasks that end in the right state with the right answer",
+    "wrong_writes": "committed writes that took effect and belong to no acceptable outcome, a task",
+    "irreversible_writes": "those of them that cannot be undone, a task",
+    "world_errors": "errors met in the world, a task",
+    "head_errors": "errors met in the head, a task",
+    "committed_calls": "calls that reached the real environment, a task",
+    "extra_calls": "committed calls more than the plan has, a task",
+    "tokens": "tokens read and written, a task",
+    **{name: f"tokens counted as {name}, a task" for name in TOKENS},
+}
+"""What is recorded of each way, in this order."""
+KINDS = ("instructions", "goal")
+
+
+def make(
+    method: str,
+    policy: Policy,
+    budget: int,
+    allowance: int = 0,
+    *,
+    verdict: Callable[[], Scorer] | None = None,
+    temperature: float = 1.0,
+    seed: int = 0,
+) -> Plain:
+    """A way of deciding by its name in `METHODS`.
+
+    Args:
+        budget: N.
+        allowance: tokens that a control may spend before each message.
+        verdict: makes the scorer of the method `verdict`.
+
+    Raises:
+        KeyError: there is no such method.
+    """
+    options: dict[str, Any] = {"temperature": temperature, "seed": seed}
+    if method == "verdict":
+        if verdict is None:
+            raise ValueError("the method `verdict` needs a verdict head; see `fit_verdict`")
+        return PrivateRehearsal(policy, budget, scorer=verdict(), **options)
+    ways: dict[str, Callable[[], Plain]] = {
+        "plain": lambda: Plain(policy, **options),
+        "greedy": lambda: Plain(policy, temperature=0.0, seed=seed),
+        "parallel": lambda: PrivateRehearsal(policy, budget, **options),
+        "sequential": lambda: PrivateRehearsal(policy, budget, "sequential", memory=True, **options),
+        "write": lambda: PrivateRehearsal(policy, budget, when="write", **options),
+        "vote": lambda: Vote(policy, allowance, **options),
+        "refine": lambda: Refine(policy, allowance, **options),
+        "scratch": lambda: Scratch(policy, **options),
+    }
+    return ways[method]()
+
+
+def as_frame(episodes: Sequence[Episode]) -> pd.DataFrame:
+    """One row a task: how it went on the real environment, and what it cost."""
+    return pd.DataFrame([episode.row() for episode in episodes])
+
+
+def allowance_of(frame: pd.DataFrame) -> int:
+    """Mean tokens before a committed message, beyond one reading of the conversation."""
+    return int(frame.beyond.sum() / frame.decisions.sum())
+
+
+def summary(frame: pd.DataFrame) -> dict[str, dict[str, list[float]]]:
+    """Group -> metric -> [mean, low, high]: the groups are `all` and the kinds of task.
+
+    The ends are those of a 95 % bootstrap interval over the tasks.
+    """
+    groups = {"all": frame} | {kind: frame[frame.kind == kind] for kind in KINDS}
+    return {
+        name: {metric: _interval(group[metric].to_numpy(float)) for metric in METRICS}
+        for name, group in groups.items()
+        if len(group)
+    }
+
+
+def _interval(values: np.ndarray, resamples: int = 1000) -> list[float]:
+    drawn = np.random.default_rng(0).integers(0, len(values), (resamples, len(values)))
+    low, high = np.quantile(values[drawn].mean(1), (0.025, 0.975))
+    return [round(float(x), 4) for x in (values.mean(), low, high)]
+
+
+def run_deliberate(
+    name: str,
+    policy: Policy,
+    *,
+    title: str,
+    command: str,
+    domains: Sequence[str] = tuple(DOMAINS),
+    methods: Sequence[str] = USUAL,
+    budgets: Sequence[int] = BUDGETS,
+    limit: int | None = None,
+    temperature: float = 1.0,
+    seed: int = 0,
+    folder: Path | None = None,
+) -> dict[str, Any]:
+    """All methods at all budgets for one policy, on test tasks and held-out tools.
+
+    The record `deliberate-NAME` is written after each cell (a method at a budget); cells that stand in it are not run
+    again.
+
+    Args:
+        name: of the policy, in the record's name.
+        title: of the policy, in figures.
+        limit: tasks of each domain and split.
+
+    Raises:
+        RecordError: the record is of another policy or other settings.
+    """
+    tasks = {split: shipped_tasks(domains, split, limit) for split in ("test", "held_out")}
+    config = {"temperature": temperature, "limit": limit, "weights": _digest(policy)}
+    about = {"kind": "deliberate", "command": command, "policy": name, "title": title, "seed": seed}
+    cells = _recorded(name, {"config": config, "domains": list(domains), "seed": seed}, folder)
+    record = {**about, "domains": list(domains), "config": config, "cells": cells}
+    fitted: list[Scorer] = []
+
+    def verdict() -> Scorer:
+        if not fitted:
+            fitted.append(fit_verdict(policy, shipped_tasks(domains, "train", 150), seed=seed))
+        return fitted[0]
+
+    for method, budget in _plan(methods, budgets):
+        key = f"{method}-{budget}"
+        if key in cells:
+            continue
+        start = time.perf_counter()
+        frames = {}
+        for split, some in tasks.items():
+            allowance = cells[f"{REFERENCE}-{budget}"]["allowance"][split] if method in CONTROLS else 0
+            way = make(method, policy, budget, allowance, verdict=verdict, temperature=temperature, seed=seed)
+            frames[split] = as_frame(way.run(some))
+        cells[key] = {
+            "method": method,
+            "budget": budget,
+            "seconds": round(time.perf_counter() - start, 1),
+            "allowance": {split: allowance_of(frame) for split, frame in frames.items()},
+            "results": {split: summary(frame) for split, frame in frames.items()},
+        }
+        write_record(f"deliberate-{name}", record, folder)
+    return record
+
+
+def _plan(methods: Sequence[str], budgets: Sequence[int]) -> list[tuple[str, int]]:
+    """The cells in an order in which a control comes after what it is matched with."""
+    cells = [(method, 0) for method in methods if method in WITHOUT_BUDGET]
+    others = [method for method in methods if method not in WITHOUT_BUDGET]
+    for budget in budgets:
+        if budget and others:
+            cells += [(method, budget) for method in dict.fromkeys([REFERENCE, *others])]
+    return cells
+
+
+def _digest(policy: Policy) -> str:
+    digest = hashlib.sha256()
+    for value in policy.model.state_dict().values():
+        digest.update(value.detach().numpy().tobytes())
+    return digest.hexdigest()[:12]
+
+
+def _recorded(name: str, settings: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    """The cells of an earlier run with the same settings."""
+    path = (folder or paths.RUNS) / f"deliberate-{name}.json"
+    if not path.is_file():
+        return {}
+    record = json.loads(path.read_text(encoding="utf-8"))
+    if any(record.get(key) != value for key, value in settings.items()):
+        raise RecordError(f"{path} is of another policy or other settings; delete it or choose another name")
+    cells: dict[str, Any] = record["cells"]
+    return cells
+
+
+def curve(record: Mapping[str, Any], metric: str, *, split: str = "test", kind: str = "all") -> pd.DataFrame:
+    """One metric of a record: method, budget, tokens, value, low, high; a row a cell."""
+    rows = []
+    for cell in record["cells"].values():
+        results = cell["results"][split][kind]
+        value, low, high = results[metric]
+        tokens = results["tokens"][0]
+        rows.append((cell["method"], cell["budget"], tokens, value, low, high))
+    return pd.DataFrame(rows, columns=["method", "budget", "tokens", "value", "low", "high"])

@@ -1,0 +1,22 @@
+"""Private rehearsal before a committed call, at an honest price.
+
+The policy imagines what its calls would bring, and only then commits one to the real environment.
+
+    guard       a session that refuses every call while something is imagined
+    ledger      every imagined and committed message with its tokens; what was decided and why
+    harm        what a run did to the real world: wrong writes, and those that last
+    gate        reads pass, writes are rehearsed first: for tools of your own
+    choice      what was drawn before one committed message, and what it cost
+    episode     many episodes on the real environment, decided message by message
+    scorers     which imagined continuation looks best
+    private     `PrivateRehearsal`
+    controls    the same tokens spent without a rehearsed response
+
+The first four load no torch.
+"""
+
+from envace_lite.rehearsal.gate import Gate
+from envace_lite.rehearsal.guard import ImaginedCall, imagining
+from envace_lite.rehearsal.ledger import Decision, Entry, Ledger
+
+__all__ = ["Decision", "Entry", "Gate", "ImaginedCall", "Ledger", "imagining"]

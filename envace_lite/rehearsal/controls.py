@@ -1,0 +1,105 @@
+"""Controls: the same tokens, spent without a rehearsed response.
+
+Whether imagining helps can only be said beside other uses of what it costs. Each control takes an allowance: the most
+tokens before one committed message, beyond one reading of the conversation. All read and written tokens count,
+discarded ones too. With an allowance of 0 each of them is plain execution, bit for bit.
+
+    Vote        many candidates, and the call that most of them are
+    Refine      a candidate is shown again and written anew, as often as the allowance lets
+    Scratch     free thinking before each call; for a policy that was trained with it
+
+What is simplified: nobody trained the compact policy to look at its own candidate, so `Refine` meets a policy that is
+not used to it; `Scratch` is the trained form of the same. Its thinking has a fixed number of messages.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+
+from envace_lite.policy import Policy
+from envace_lite.rehearsal.choice import Choice, messages_of, parsed
+from envace_lite.rehearsal.episode import Deliberation, Episode, Plain
+from envace_lite.rollout import Rehearse
+
+DRAFTS = 2
+"""Messages of free thinking before each one that counts."""
+CALL = 4
+"""Tokens of a usual call; an allowance of so many tokens buys one more candidate."""
+
+
+class Control(Deliberation):
+    """A way of spending an allowance.
+
+    Args:
+        policy: acts.
+        allowance: most tokens before one message, beyond one reading of the conversation.
+        temperature, seed: as for `Plain`.
+    """
+
+    def __init__(self, policy: Policy, allowance: int, *, temperature: float = 1.0, seed: int = 0):
+        super().__init__(policy, temperature=temperature, seed=seed)
+        self.budget = allowance
+
+    @property
+    def candidates(self) -> int:
+        """How many messages the allowance usually buys."""
+        return max(self.budget // CALL, 1)
+
+    def draw_within(
+        self, episodes: Sequence[Episode], responder: Rehearse, count: int, generator: torch.Generator
+    ) -> list[Choice]:
+        """Draw within the allowance, and what was drawn as choices."""
+        choices = []
+        situations = [episode.situation() for episode in episodes]
+        for drawn in self.draw(situations, responder, count, generator, [self.budget] * len(episodes)):
+            choices.append(Choice())
+            choices[-1].add(drawn, memory=0)
+        return choices
+
+
+class Vote(Control):
+    """Best of N: many candidates without a response, and the majority's is committed; the earlier one in a tie."""
+
+    def decide(self, episodes: Sequence[Episode], generator: torch.Generator) -> list[Choice]:
+        """Draw, and count."""
+        chat = self.policy.chat
+        choices = self.draw_within(episodes, Rehearse(horizon=0), self.candidates, generator)
+        for choice in choices:
+            texts = [next((text for _, text in messages_of(t, chat)), "") for t in choice.drawn]
+            votes = Counter(text for text, t in zip(texts, choice.drawn, strict=True) if t.said)
+            best = texts.index(max(votes, key=votes.__getitem__)) if votes else 0
+            verdicts = {i: f"{votes[text]} of {votes.total()} votes" for i, text in enumerate(texts)}
+            choice.settle(chat, best, verdicts)
+        return choices
+
+
+class Refine(Control):
+    """Self-refinement without a rehearsed response: the latest version that is a message is committed."""
+
+    def decide(self, episodes: Sequence[Episode], generator: torch.Generator) -> list[Choice]:
+        """Write, look, and write again."""
+        chat = self.policy.chat
+        responder = Rehearse(horizon=0, drafts=self.candidates)
+        choices = self.draw_within(episodes, responder, 1, generator)
+        for choice in choices:
+            texts = [text for _, text in messages_of(choice.drawn[0], chat)]
+            task = choice.drawn[0].task
+            place = max((i for i, text in enumerate(texts) if parsed(text, task) is not None), default=0)
+            choice.settle(chat, 0, {0: f"version {place + 1}"}, place)
+        return choices
+
+
+class Scratch(Plain):
+    """Free thinking before each call, by a policy that was trained with the responder `Rehearse(drafts=...)`.
+
+    Args:
+        policy: trained so.
+        drafts: messages of thinking before each one that counts, as in training.
+        temperature, seed: as for `Plain`.
+    """
+
+    def __init__(self, policy: Policy, drafts: int = DRAFTS, *, temperature: float = 1.0, seed: int = 0):
+        super().__init__(policy, drafts=drafts, temperature=temperature, seed=seed)

@@ -1,0 +1,153 @@
+"""The gate: reads pass, writes are rehearsed first. For tools of your own, outside training.
+
+What is simplified against the paper: the gate sees one call at a time. Whether to revise is decided by a rule on the
+rehearsed response, not by the policy; what to do instead is left to the agent that made the call.
+
+    gate = Gate({"look": look, "refund": refund}, rehearser, writes={"refund"})
+    decision, result = gate("refund", order="o3")    # commit: the tool's own result; revise, ask: None
+    print(decision.line)
+
+A rehearser is any function from a call to the response it expects: a policy (`private.rehearser`), or one written by
+hand. Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from envace_lite.domains import Session
+from envace_lite.rehearsal.guard import imagining
+from envace_lite.rehearsal.ledger import Decision, Entry, Ledger
+from envace_lite.tools import ToolCall, ToolResponse
+
+Rehearser = Callable[[ToolCall], ToolResponse]
+Rule = Callable[[ToolCall, ToolResponse], tuple[str, str]]
+"""From a call and its rehearsed response to `commit`, `revise` or `ask`, and the reason in a few words."""
+
+ACTIONS = ("commit", "revise", "ask")
+
+
+def careful(call: ToolCall, rehearsed: ToolResponse) -> tuple[str, str]:
+    """Commit what should go well, revise what should be refused, ask a person about what makes no sense."""
+    if rehearsed.error == "malformed":
+        return "ask", "the rehearsed response makes no sense"
+    if rehearsed.error is not None:
+        return "revise", f"it should be refused: {rehearsed.error}"
+    return "commit", "it should go well"
+
+
+class Gate:
+    """Tools behind a gate. Every call is logged, whatever becomes of it; exceptions pass unchanged.
+
+    Args:
+        tools: functions by name; they are called with the call's arguments by keyword.
+        rehearser: imagines the response to a call.
+        writes: names of the tools that can change something; the others pass without a rehearsal.
+        rule: decides; `careful` by default.
+        ask: asks a person about a decision with the action `ask`; True commits. Without it, such a call is held back.
+        session: the real session behind the tools, if there is one: it is guarded while a call is rehearsed.
+    """
+
+    def __init__(
+        self,
+        tools: Mapping[str, Callable[..., Any]],
+        rehearser: Rehearser,
+        *,
+        writes: Collection[str],
+        rule: Rule = careful,
+        ask: Callable[[Decision], bool] | None = None,
+        session: Session | None = None,
+    ):
+        if unknown := sorted(set(writes) - set(tools)):
+            raise KeyError(f"no such tools: {', '.join(unknown)}; there are {', '.join(tools)}")
+        self.tools, self.rehearser, self.writes = dict(tools), rehearser, frozenset(writes)
+        self.rule, self.ask, self.session = rule, ask, session
+        self.ledger = Ledger()
+
+    @classmethod
+    def around(
+        cls,
+        session: Session,
+        rehearser: Rehearser,
+        *,
+        rule: Rule = careful,
+        ask: Callable[[Decision], bool] | None = None,
+    ) -> Gate:
+        """A gate around the tools of a session, which say themselves what they write."""
+
+        def real(name: str) -> Callable[..., ToolResponse]:
+            return lambda **arguments: session.call(ToolCall(name, arguments))
+
+        writes = {name for name, tool in session.tools.items() if tool.write}
+        tools = {name: real(name) for name in session.tools}
+        return cls(tools, rehearser, writes=writes, rule=rule, ask=ask, session=session)
+
+    def __call__(self, name: str, **arguments: Any) -> tuple[Decision, Any]:
+        """Pass a call on, or hold it back.
+
+        Returns:
+            The decision, and the tool's own result; None for a call that was held back.
+
+        Raises:
+            KeyError: no tool has that name.
+            ValueError: the rule decided something unheard of.
+        """
+        call, number = ToolCall(name, arguments), len(self.ledger.decisions)
+        try:
+            self.ledger.decide(self._consider(call, number))
+        except BaseException as error:
+            self.ledger.decide(Decision(call.text, "", f"held back: {error!r}", "revise"))
+            raise
+        if self.ledger.decisions[-1].action != "commit":
+            return self.ledger.decisions[-1], None
+        before = self._digest()
+        try:
+            result = self.tools[name](**arguments)
+        except BaseException as error:
+            self._log_real(call, number, f"raised {error!r}", type(error).__name__, before)
+            raise
+        response = isinstance(result, ToolResponse)
+        self._log_real(
+            call,
+            number,
+            result.text if response else repr(result),
+            result.error if response else None,
+            before,
+        )
+        return self.ledger.decisions[-1], result
+
+    def _consider(self, call: ToolCall, number: int) -> Decision:
+        """Rehearse a write, and apply the rule."""
+        now = self._digest()
+        self.ledger.add(Entry(number, "imagined", "act", call.text, before=now, after=now))
+        if call.name not in self.tools:
+            raise KeyError(f"no tool {call.name!r}; there are {', '.join(self.tools)}")
+        if call.name not in self.writes:
+            return Decision(call.text, "", "a read passes", "commit")
+        with imagining(*([self.session] if self.session else [])):
+            response = self.rehearser(call)
+            action, reason = self.rule(call, response)
+        entry = Entry(number, "imagined", "rehearse", response.text, before=now, after=now, call=call.text)
+        self.ledger.add(replace(entry, error=response.error))
+        if action not in ACTIONS:
+            raise ValueError(f"a rule decides {', '.join(ACTIONS)}, not {action!r}")
+        decision = Decision(call.text, response.text, reason, action)
+        if action == "ask" and self.ask is not None and self.ask(decision):
+            return replace(decision, verdict=f"{reason}; a person agreed", action="commit")
+        return decision
+
+    def _digest(self) -> str:
+        return self.session.digest() if self.session else ""
+
+    def _log_real(self, call: ToolCall, number: int, text: str, error: str | None, before: str) -> None:
+        self.ledger.add(Entry(number, "committed", "act", call.text, before=before, after=before))
+        entry = Entry(number, "committed", "real", text, before=before, after=self._digest(), call=call.text)
+        self.ledger.add(replace(entry, error=error))
+        self.ledger.resolve(text)
+
+    def __repr__(self) -> str:
+        counts = Counter(decision.action for decision in self.ledger.decisions)
+        return f"<Gate: {len(self.tools)} tools, " + ", ".join(f"{counts[a]} {a}" for a in ACTIONS) + ">"

@@ -1,0 +1,199 @@
+"""Private rehearsal: the policy imagines how a conversation could go on, and then commits one message.
+
+What is simplified against the paper, which publishes no code for this:
+
+1. A continuation is scored by a plain function (see `scorers`), and the first message of the best one is committed.
+   The paper's policy reads its rehearsals and then writes a new message.
+2. A memory is kept in the standard form of messages: the imagined call and its response, as if they had happened. The
+   policy was never trained on another form. So only refusals are remembered: a refused call changes nothing, and its
+   place in the conversation is true to the world. A remembered success would tell the policy that it was done.
+3. The memory holds only what the first exchange of a continuation brought.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from envace_lite.decoding import LONGEST_MESSAGE, complete
+from envace_lite.domains import Task, get_domain
+from envace_lite.policy import CONTEXT, Policy
+from envace_lite.rehearsal.choice import Choice, Messages, size
+from envace_lite.rehearsal.episode import Deliberation, Episode
+from envace_lite.rehearsal.gate import Rehearser
+from envace_lite.rehearsal.scorers import SCORERS, Scorer
+from envace_lite.rollout import HORIZON, Rehearse
+from envace_lite.tools import ToolCall, ToolResponse
+
+Memory = dict[str, Messages]
+"""Imagined refusals: for each call, as a compact sentence, the two messages that tell of it."""
+MODES = ("parallel", "sequential")
+OCCASIONS = ("always", "write", "unsure")
+UNSURE = 0.9
+"""The policy is unsure about a message whose probability is lower than this."""
+
+
+class PrivateRehearsal(Deliberation):
+    """Imagine `budget` continuations before each message, and commit the first message of the best one.
+
+    Args:
+        policy: acts, and rehearses the responses.
+        budget: N, continuations before one message; with 0 this is plain execution.
+        mode: `parallel` (independent continuations) or `sequential` (each sees what the earlier ones saw refused).
+        scorer: a name in `SCORERS`, or a function such as a `WrittenVerdict`.
+        depth: calls after which a continuation ends; None goes to the answer.
+        tokens: most tokens before one message, beyond one reading of the conversation; at least `LONGEST_MESSAGE`.
+            Fewer continuations are drawn, or shorter ones, where they would not fit.
+        when: `always`; only before a `write`; or only when `unsure`. The last two write a draft first, commit it where
+            they do not rehearse, and set it aside where they do.
+        memory: whether refusals that were imagined stay in the committed conversation.
+        temperature, seed: as for `Plain`.
+
+    Raises:
+        ValueError: an option is none of these.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        budget: int = 2,
+        mode: str = "parallel",
+        scorer: str | Scorer = "agreement",
+        *,
+        depth: int | None = None,
+        tokens: int | None = None,
+        when: str = "always",
+        memory: bool = False,
+        temperature: float = 1.0,
+        seed: int = 0,
+    ):
+        super().__init__(policy, temperature=temperature, seed=seed)
+        for value, known in ((mode, MODES), (when, OCCASIONS)):
+            if value not in known:
+                raise ValueError(f"there are {', '.join(known)}; {value!r} is none")
+        if isinstance(scorer, str) and scorer not in SCORERS:
+            raise ValueError(f"there are the scorers {', '.join(SCORERS)}; {scorer!r} is none")
+        if budget < 0 or (depth is not None and depth < 1):
+            raise ValueError("a budget is not negative, and a continuation holds at least one call")
+        if tokens is not None and tokens < LONGEST_MESSAGE:
+            raise ValueError(f"no message is sure to fit in less than {LONGEST_MESSAGE} tokens")
+        if tokens is not None and hasattr(scorer, "reads"):
+            raise ValueError(
+                "this scorer reads the continuations again: its tokens cannot be kept in a budget"
+            )
+        self.budget, self.mode, self.depth, self.tokens = budget, mode, depth or HORIZON, tokens
+        self.scorer = SCORERS[scorer] if isinstance(scorer, str) else scorer
+        self.when, self.memory = when, memory
+
+    def decide(self, episodes: Sequence[Episode], generator: torch.Generator) -> list[Choice]:
+        """Imagine for all these episodes together, and choose."""
+        choices = [Choice() for _ in episodes]
+        memories: list[Memory] = [{} for _ in episodes]
+        everything = list(zip(episodes, choices, memories, strict=True))
+        if self.when != "always":
+            self._imagine(everything, Rehearse(horizon=0), 1, generator)
+        drafts = [len(choice.drawn) for choice in choices]
+        waiting = [entry for entry in everything if self._occasion(entry[1])]
+        rounds, count = (1, self.budget) if self.mode == "parallel" else (self.budget, 1)
+        if self.tokens is not None:
+            count = max(min(count, self.tokens // LONGEST_MESSAGE), 1)
+        for _ in range(rounds):
+            waiting = [entry for entry in waiting if self._affords(*entry)]
+            self._imagine(waiting, Rehearse(horizon=self.depth), count, generator)
+        for choice, draft, memory in zip(choices, drafts, memories, strict=True):
+            self._choose(choice, draft)
+            if self.memory:
+                memory.pop(choice.steps[-1].candidate, None)  # it is about to be called in earnest
+                choice.keep = _flat(memory)
+        return choices
+
+    def _imagine(
+        self,
+        waiting: Sequence[tuple[Episode, Choice, Memory]],
+        responder: Rehearse,
+        count: int,
+        generator: torch.Generator,
+    ) -> None:
+        """Draw `count` continuations in each of these episodes, and remember what they saw refused."""
+        chat = self.policy.chat
+        parallel = self.mode == "parallel"
+        seen = [{} if parallel else dict(memory) for _, _, memory in waiting]
+        situations = [e.situation(_flat(memory)) for (e, _, _), memory in zip(waiting, seen, strict=True)]
+        allowance = None if self.tokens is None else [self._left(*entry) for entry in waiting]
+        drawn = self.draw(situations, responder, count, generator, allowance)
+        for (episode, choice, memory), before, trajectories in zip(waiting, seen, drawn, strict=True):
+            choice.add(trajectories, episode.memory + size(_flat(before), chat))
+            for call, response in (t.exchanges[0] for t in trajectories if t.exchanges):
+                if response.error is not None and response.error != "malformed":
+                    content = chat.decode(chat.encode(response.text, strict=False))
+                    memory[call.text] = [
+                        {"role": "assistant", "tool_calls": [call.to_message()]},
+                        {"role": "tool", "name": call.name, "content": content},
+                    ]
+
+    def _left(self, episode: Episode, choice: Choice, memory: Memory) -> int:
+        """Tokens that may still be written, once the conversation is read again; its first reading is free."""
+        prompt = len(self._prompt(episode, memory))
+        first = len(choice.drawn[0].prompt) if choice.drawn else prompt
+        return (self.tokens or 0) - (choice.spent + prompt - first)
+
+    def _prompt(self, episode: Episode, memory: Memory) -> list[int]:
+        task = episode.situation([] if self.mode == "parallel" else _flat(memory))
+        return self.policy.chat.render(task.messages, task.tools, prompt="act")
+
+    def _affords(self, episode: Episode, choice: Choice, memory: Memory) -> bool:
+        """Whether another message fits in the tokens and in the context."""
+        if self.tokens is not None and self._left(episode, choice, memory) < LONGEST_MESSAGE:
+            return False
+        return len(self._prompt(episode, memory)) <= CONTEXT - LONGEST_MESSAGE
+
+    def _occasion(self, choice: Choice) -> bool:
+        """Whether the draft, if there is one, asks for a rehearsal."""
+        if self.when == "always":
+            return True
+        (draft,) = choice.drawn
+        if self.when == "unsure" or not draft.said:
+            return math.exp(sum(draft.log_probs)) < UNSURE or not draft.said
+        tools = get_domain(draft.task.domain).tools
+        return any(tools[entry["function"]["name"]].write for entry in draft.said[0].get("tool_calls", ()))
+
+    def _choose(self, choice: Choice, drafts: int) -> None:
+        """The best of the continuations that begin with a message; else what was written first."""
+        usable = [i for i in range(drafts, len(choice.drawn)) if choice.drawn[i].said]
+        continuations = [choice.drawn[i] for i in usable]
+        scores = list(self.scorer(continuations)) if usable else []
+        if usable and hasattr(self.scorer, "reads"):
+            choice.prefill += self.scorer.reads(continuations)
+        if len(scores) != len(usable):
+            raise ValueError(
+                f"a scorer returns a number for each continuation, not {len(scores)} for {len(usable)}"
+            )
+        name = getattr(self.scorer, "__name__", type(self.scorer).__name__.lower())
+        verdicts = {
+            i: f"{name} {score:.2f} of {len(usable)} imagined"
+            for i, score in zip(usable, scores, strict=True)
+        }
+        best = max(range(len(usable)), key=scores.__getitem__, default=None)
+        choice.settle(self.policy.chat, 0 if best is None else usable[best], verdicts)
+
+
+def _flat(memory: Memory) -> Messages:
+    return [message for messages in memory.values() for message in messages]
+
+
+def rehearser(policy: Policy, task: Task) -> Rehearser:
+    """A policy as the rehearser of a `Gate`: what its rehearse role answers to a call, by greedy decoding.
+
+    Args:
+        task: the conversation so far, and the tools that the policy reads.
+    """
+
+    def rehearse(call: ToolCall) -> ToolResponse:
+        asked = {"role": "assistant", "tool_calls": [call.to_message()]}
+        prefix = policy.chat.render([*task.messages, asked], task.tools, prompt=call.name)
+        ((text, _),) = complete(policy, [prefix])
+        return ToolResponse.parse(text)
+
+    return rehearse

@@ -1,0 +1,240 @@
+"""The study of private rehearsal: cells, records that go on where they stopped, the figure, the two commands."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+
+from envace_lite import cli, deliberate, paths, plots, study
+from envace_lite.deliberate import CONTROLS, METHODS, METRICS, USUAL, curve, make, run_deliberate, summary
+from envace_lite.domains import Task
+from envace_lite.evaluate import deploy
+from envace_lite.policy import Policy
+from envace_lite.records import RecordError
+from envace_lite.rehearsal.episode import Episode
+from envace_lite.study import load_records
+
+Lessons = list[tuple[Task, list[dict[str, Any]]]]
+
+
+@pytest.fixture(autouse=True)
+def few_tasks(lessons: Lessons, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six tasks stand for every split."""
+    tasks = [task for task, _ in lessons]
+
+    def chosen(domains: Sequence[str], split: str, limit: int | None = None) -> list[Task]:
+        return [task for task in tasks if task.domain in domains][:limit]
+
+    monkeypatch.setattr(study, "shipped_tasks", chosen)
+    monkeypatch.setattr(deliberate, "shipped_tasks", chosen)
+
+
+def run(apt: Policy, folder: Path, **options: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = {"title": "apt", "command": "envace deliberate", "budgets": (0, 2)}
+    return run_deliberate("apt", apt, folder=folder, **{**settings, **options})
+
+
+def timeless(record: dict[str, Any]) -> dict[str, Any]:
+    cells = {key: {k: v for k, v in cell.items() if k != "seconds"} for key, cell in record["cells"].items()}
+    return {**record, "cells": cells}
+
+
+@pytest.fixture(scope="module")
+def whole(apt: Policy, lessons: Lessons, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A whole study in small."""
+    tasks = [task for task, _ in lessons]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deliberate, "shipped_tasks", lambda *_: tasks)
+        return run(apt, tmp_path_factory.mktemp("runs"))
+
+
+def test_every_method_at_every_budget(whole: dict[str, Any]) -> None:
+    wanted = {"plain-0", "greedy-0"} | {f"{name}-{n}" for name in USUAL[2:] for n in (2,)}
+    assert whole["cells"].keys() == wanted
+    for cell in whole["cells"].values():
+        for split in ("test", "held_out"):
+            results = cell["results"][split]
+            assert results.keys() == {"all", "instructions", "goal"}
+            for group in results.values():
+                assert list(group) == list(METRICS)
+                assert all(low <= value <= high for value, low, high in group.values())
+
+
+def test_plain_execution_without_sampling_is_the_evaluation(
+    apt: Policy, lessons: Lessons, whole: dict[str, Any]
+) -> None:
+    frame = deploy(apt, [task for task, _ in lessons])[1]
+    measured = whole["cells"]["greedy-0"]["results"]["test"]["all"]
+    for metric in ("real_success", "wrong_writes", "committed_calls"):
+        assert measured[metric][0] == pytest.approx(frame[metric].mean(), abs=1e-4)
+
+
+def test_controls_spend_at_most_what_the_reference_did(whole: dict[str, Any]) -> None:
+    for budget in (2,):
+        for split in ("test", "held_out"):
+            allowed = whole["cells"][f"parallel-{budget}"]["allowance"][split]
+            assert allowed > 0
+            for control in CONTROLS:
+                assert 0 < whole["cells"][f"{control}-{budget}"]["allowance"][split] <= allowed
+
+
+def test_a_study_goes_on_where_it_stopped(
+    apt: Policy, whole: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []
+    as_frame = deliberate.as_frame
+
+    def interrupted(episodes: Sequence[Episode]) -> pd.DataFrame:
+        ran.append(len(episodes))
+        if len(ran) == 6:
+            raise KeyboardInterrupt
+        return as_frame(episodes)
+
+    monkeypatch.setattr(deliberate, "as_frame", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(apt, tmp_path)
+    assert len(load_records(tmp_path)[0]["cells"]) == 2
+    monkeypatch.setattr(deliberate, "as_frame", as_frame)
+    assert timeless(run(apt, tmp_path)) == timeless(whole)
+    monkeypatch.setattr(deliberate, "as_frame", interrupted)  # nothing is left to run
+    assert timeless(run(apt, tmp_path)) == timeless(whole)
+
+
+@pytest.mark.parametrize("other", [{"temperature": 0.5}, {"limit": 1}, {"seed": 1}, {"domains": ["retail"]}])
+def test_a_study_with_other_settings_is_another(apt: Policy, tmp_path: Path, other: dict[str, Any]) -> None:
+    run(apt, tmp_path, methods=("greedy",))
+    with pytest.raises(RecordError, match="other settings; delete it or choose another name"):
+        run(apt, tmp_path, methods=("greedy",), **other)
+
+
+def test_a_study_of_another_policy_is_another(apt: Policy, tiny: Policy, tmp_path: Path) -> None:
+    run(apt, tmp_path, methods=("greedy",))
+    with pytest.raises(RecordError, match="another policy"):
+        run(tiny, tmp_path, methods=("greedy",))
+
+
+def test_the_interval_is_over_the_tasks() -> None:
+    rows = {metric: [0.0, 1.0] * 50 for metric in METRICS}
+    frame = pd.DataFrame({**rows, "kind": ["goal"] * 100})
+    value, low, high = summary(frame)["all"]["real_success"]
+    assert value == 0.5
+    assert (low, high) == pytest.approx((0.4, 0.6), abs=0.02)  # 1.96 * sqrt(0.25 / 100)
+    assert "instructions" not in summary(frame)
+
+
+def test_ways_by_name(apt: Policy) -> None:
+    for name in METHODS:
+        way = make(name, apt, 2, 30, verdict=lambda: lambda continuations: [0.0] * len(continuations))
+        assert way.temperature == (0.0 if name == "greedy" else 1.0)
+    with pytest.raises(KeyError):
+        make("luck", apt, 2)
+    with pytest.raises(ValueError, match="verdict head"):
+        make("verdict", apt, 2)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_the_figure(whole: dict[str, Any], seeds: int) -> None:
+    figure = plots.deliberation([whole] * seeds)
+    assert [axes.get_title() for axes in figure.axes] == [
+        "real success, instructions",
+        "real success, goal",
+        "wrong writes a task, instructions",
+        "wrong writes a task, goal",
+    ]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [METHODS[name] for name in USUAL]
+    looks = set()
+    for container, name in zip(figure.axes[0].containers, USUAL, strict=True):
+        line = container.lines[0]  # type: ignore[index]
+        looks.add((line.get_color(), line.get_marker()))
+        points = curve(whole, "real_success", kind="instructions")
+        expected = list(points[points.method == name].value)
+        assert list(line.get_ydata())[-len(expected) :] == pytest.approx(expected)
+        assert (line.get_linestyle() == "--") == (name in CONTROLS)
+    assert len(looks) == len(USUAL)  # none looks like another
+    plt.close(figure)
+
+
+# The commands ------------------------------------------------------------------------------------------------
+
+
+def envace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
+    monkeypatch.setattr(sys, "argv", ["envace", *map(str, arguments)])
+    try:
+        cli.main()
+    except SystemExit as end:
+        if end.code:
+            raise AssertionError(f"{end.code}\n{capsys.readouterr().err}") from end
+    return capsys.readouterr().out
+
+
+@pytest.fixture
+def folder(apt: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(paths, "RUNS", tmp_path / "runs")
+    apt.save(tmp_path / "policy")
+    return tmp_path / "policy"
+
+
+@pytest.mark.parametrize("scorer", ["agreement", "verdict"])
+def test_a_single_look(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], scorer: str
+) -> None:
+    arguments = ("--domain", "retail,finance", "--policy", folder, "--budget", 2, "--scorer", scorer)
+    shown = envace(monkeypatch, capsys, "rehearse", *arguments)
+    assert shown.startswith("3 tasks")
+    for words in ("plain execution", "private rehearsal, N = 2", "vote, equal tokens", "irreversible_writes"):
+        assert words in shown
+    assert f": {'imagined' if 'imagined `' in shown else scorer}" in shown
+    assert "<Ledger:" in shown.splitlines()[-1]
+
+
+def test_a_study_from_the_shell(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [
+        "deliberate",
+        "--policy",
+        f"apt={folder}",
+        "--methods",
+        "plain,parallel,vote",
+        "--budgets",
+        "0,1",
+    ]
+    figure = tmp_path / "curves.png"
+    shown = envace(monkeypatch, capsys, *command, "--figure", figure)
+    assert "apt, goal, real success" in shown
+    record = json.loads((tmp_path / "runs" / "deliberate-apt.json").read_text(encoding="utf-8"))
+    assert list(record["cells"]) == ["plain-0", "parallel-1", "vote-1"]
+    assert record["command"].startswith("envace deliberate --policy apt=")
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["rehearse", "--mode", "both"], "parallel, sequential"),
+        (["rehearse", "--scorer", "luck"], "agreement, likelihood, no_errors, verdict"),
+        (["deliberate", "--policy", "x=y", "--methods", "luck"], "plain, greedy"),
+        (["deliberate", "--policy", "x=y", "--budgets", "two"], "whole numbers"),
+        (["deliberate", "--policy", "data/base"], "NAME=FOLDER"),
+    ],
+)
+def test_mistakes(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    problem: str,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "argv", ["envace", *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 2
+    assert problem in " ".join(capsys.readouterr().err.replace("│", " ").split())
