@@ -89,7 +89,10 @@ class Branches:
         longest = leaves.shape[1]
         causal = torch.ones(longest, longest, dtype=torch.bool).tril().expand(len(leaves), -1, -1)
         self.mask = torch.cat([(above >= 0)[:, None].expand(-1, longest, -1), causal], dim=2)[:, None]
-        self._roots, self._leaves = roots.clamp(min=0), leaves.clamp(min=0)  # what pads is seen by padding alone
+        self._roots, self._leaves = (
+            roots.clamp(min=0),
+            leaves.clamp(min=0),
+        )  # what pads is seen by padding alone
         self._seen = torch.cat([above.clamp(min=0), self._leaves], dim=1)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
@@ -97,7 +100,9 @@ class Branches:
         query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
 
         def blocks(states: Tensor, where: Tensor) -> Tensor:
-            return states.index_select(0, where.flatten()).view(*where.shape, *states.shape[1:]).transpose(1, 2)
+            return (
+                states.index_select(0, where.flatten()).view(*where.shape, *states.shape[1:]).transpose(1, 2)
+            )
 
         roots = (blocks(states, self._roots) for states in (query, key, value))
         seen = (blocks(states, self._seen) for states in (key, value))

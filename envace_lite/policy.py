@@ -172,7 +172,9 @@ class Policy:
         states = model.model(
             ids[None], branches.mask, branches.places[None], use_cache=False, branches=branches
         ).last_hidden_state[0]
-        log_p = (model.lm_head(states.index_select(0, branches.before)) / (temperature or 1.0)).log_softmax(-1)
+        log_p = (model.lm_head(states.index_select(0, branches.before)) / (temperature or 1.0)).log_softmax(
+            -1
+        )
         entropy = -(log_p.exp() * log_p).sum(-1)
         return log_p.gather(-1, ids[branches.own, None]).squeeze(-1), entropy
 

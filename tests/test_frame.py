@@ -44,7 +44,12 @@ FLOORS = [
     "study",
     "plots",
     "pages",
+    "steps",
     "widgets",
+    "checks",
+    "assignments",
+    "grading",
+    "site",
     "demo",
     "peers",
     "bench",
@@ -61,7 +66,6 @@ CONDA_NAMES = {"torch": "pytorch"}
 
 NOT_IMPORTED = {
     "jupyterlab": "`make lab` opens the notebooks in it",
-    "ipywidgets": "the progress bars of tqdm.auto are widgets in a notebook",
 }
 """Runtime dependencies that no module and no notebook imports, with the reason."""
 
