@@ -16,7 +16,7 @@ NO_PREDICTION = (
 )
 
 
-def check(answer: Any, expected: Any, *, on: Sequence[tuple[Any, ...]] = (), hint: str = "") -> bool:
+def check(answer: Any, expected: Any, *, on: Sequence[tuple[Any, ...]] = (), hint: str = "") -> None:
     """Compare an answer with what is expected, and say what was given, what was expected, and one hint.
 
     Args:
@@ -24,13 +24,10 @@ def check(answer: Any, expected: Any, *, on: Sequence[tuple[Any, ...]] = (), hin
         expected: the right value (or a set of right values); with `on`, a function that is right.
         on: cases, each a tuple of arguments, on which the two functions are compared.
         hint: one sentence, shown when the answer is not right.
-
-    Returns:
-        Whether the answer is right.
     """
     if _empty(answer):
         print(NOT_YET)
-        return False
+        return
     if on:
         problem = _compared(answer, expected, on)
     else:
@@ -40,27 +37,22 @@ def check(answer: Any, expected: Any, *, on: Sequence[tuple[Any, ...]] = (), hin
         problem = "" if right else f"given:    {_shown(answer)}\nexpected: {wanted}"
     if not problem:
         print("Right.")
-        return True
-    print("Not yet.\n" + problem + (f"\nhint:     {hint}" if hint else ""))
-    return False
+    else:
+        print("Not yet.\n" + problem + (f"\nhint:     {hint}" if hint else ""))
 
 
-def reveal(prediction: Any, truth: float | str, about: str = "") -> bool:
+def reveal(prediction: Any, truth: float | str, about: str = "") -> None:
     """Show the truth beside a prediction; without a prediction, ask for one.
 
     Args:
         prediction: what the reader wrote.
         truth: what came out.
         about: what it is, in a few words.
-
-    Returns:
-        Whether there was a prediction.
     """
     if _empty(prediction):
         print(NO_PREDICTION)
-        return False
-    print(f"{about + ': ' if about else ''}you said {_shown(prediction)}; it is {_shown(truth)}.")
-    return True
+    else:
+        print(f"{about + ': ' if about else ''}you said {_shown(prediction)}; it is {_shown(truth)}.")
 
 
 def _empty(value: Any) -> bool:
