@@ -104,4 +104,6 @@ def _shown(value: Any) -> str:
         inner = ", ".join(map(_shown, value))
         return f"[{inner}]" if isinstance(value, list) else f"({inner})"
     text = value if isinstance(value, str) else repr(value)
+    if "\n" in text and not isinstance(value, str):
+        return f"a {type(value).__name__}"
     return text if len(text) <= 300 else text[:300] + " ..."
