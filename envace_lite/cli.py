@@ -315,6 +315,44 @@ def bench(
 
 
 @app.command()
+def assignments() -> None:
+    """Make the student's copies, the solutions, the nbgrader sources and the rubric from the masters."""
+    from envace_lite.assignments import generate
+
+    for path in generate():
+        print(path.relative_to(paths.ROOT))
+
+
+@app.command()
+def grade(
+    folder: Annotated[Path, typer.Argument(help="Holds STUDENT/ASSIGNMENT.ipynb for each submission.")],
+    out: Annotated[Path, typer.Option(help="Folder for grades.csv and the feedback.")] = Path("grades"),
+    seconds: Annotated[float, typer.Option(help="How long one question may take.")] = 10.0,
+) -> None:
+    """Grade a folder of submissions on this machine: points as CSV, feedback for each student.
+
+    It runs the students' code with your rights.
+    """
+    from envace_lite.grading import grade_folder
+
+    grades = grade_folder(folder, out, seconds)
+    if grades.empty:
+        sys.exit(f"envace: no STUDENT/ASSIGNMENT.ipynb in {folder} has the name of an assignment")
+    print(grades.groupby(["student", "assignment"])[["points", "of"]].sum().to_string())
+    print(f"\nquestion by question: {out / 'grades.csv'}")
+
+
+@app.command()
+def site(
+    out: Annotated[Path, typer.Option(help="Folder for the pages.")] = paths.ROOT / "site",
+) -> None:
+    """Render the course as static HTML with an index; the pages need no server and no network."""
+    from envace_lite.site import build
+
+    print(f"open {build(out)}")
+
+
+@app.command()
 def report(
     split: Annotated[str, typer.Option(callback=_split, help="test or held_out.")] = "test",
     by_domain: Annotated[bool, typer.Option(help="One table for each domain.")] = False,
@@ -344,6 +382,7 @@ def report(
 
 def main() -> None:
     """Entry point. Expected mistakes end with one line that says what to do, not with a traceback."""
+    from envace_lite.assignments import MasterError
     from envace_lite.chat import VocabularyError
     from envace_lite.checkpoint import CheckpointError
     from envace_lite.domains import TaskFileError, UnknownDomain
@@ -353,7 +392,7 @@ def main() -> None:
     torch.set_num_threads(1)  # the workers are the parallelism
     try:
         app()
-    except (CheckpointError, PolicyError, RecordError, TaskFileError, VocabularyError) as error:
+    except (CheckpointError, MasterError, PolicyError, RecordError, TaskFileError, VocabularyError) as error:
         sys.exit(f"envace: {error}")
     except UnknownDomain as error:
         sys.exit(f"envace: {error.args[0]}")

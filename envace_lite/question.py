@@ -1,7 +1,7 @@
 """One question in a process of its own: run a student's cells, then a test, and write down how it went.
 
-A script of the standard library alone: the grader starts it by its path, so nothing else is loaded, and ends it when its time
-is over. It protects the grader from loops and crashes, not from malice: grade only what you would run yourself.
+A script of the standard library alone: the grader starts it by its path, so nothing else is loaded, and ends it when
+its time is over. It protects the grader from loops and crashes, not from malice: grade what you would run yourself.
 
     python question.py RESULT.json < QUESTION.json
 """
@@ -9,6 +9,7 @@ is over. It protects the grader from loops and crashes, not from malice: grade o
 import json
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 
@@ -16,8 +17,7 @@ def main(result: str) -> None:
     """Read a question, run it, and write `{"passed": ..., "message": ...}` to the file `result`."""
     question = json.load(sys.stdin)
     outcome = run(question["cells"], question["shown"], question["hidden"])
-    with open(result, "w", encoding="utf-8") as file:  # noqa: PTH123 - nothing more is imported than needed
-        json.dump(outcome, file)
+    Path(result).write_text(json.dumps(outcome), encoding="utf-8")
 
 
 def run(cells: dict[str, str], shown: str, hidden: str) -> dict[str, Any]:

@@ -171,11 +171,12 @@ def chosen(columns: Mapping[str, pd.DataFrame], which: str) -> list[int]:
 def comparison_text(columns: Mapping[str, pd.DataFrame], rows: Sequence[int]) -> str:
     """Call, real response and each rehearsed one, as text."""
     first, lines = next(iter(columns.values())), []
+    width = max(map(len, ("real", *columns))) + 1
     for row in rows:
-        lines += [first.call[row], f"  {'real':12}{first.real[row]}"]
+        lines += [first.call[row], f"  {'real':{width}}{first.real[row]}"]
         for name, frame in columns.items():
             sign = "=" if frame.exact[row] else "differs:"
-            lines.append(f"  {name:12}{sign} {frame.rehearsed[row]}")
+            lines.append(f"  {name:{width}}{sign} {frame.rehearsed[row]}")
     return "\n".join(lines) or "no pair of this sort"
 
 

@@ -48,6 +48,7 @@ FLOORS = [
     "widgets",
     "checks",
     "assignments",
+    "question",
     "grading",
     "site",
     "demo",
