@@ -15,10 +15,10 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 long test notebooks: export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lab test long lint format notebooks bench study clean
+.PHONY: help setup demo lab test long lint format notebooks assignments site bench study clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## Make the virtual environment in .venv (the other targets do it when needed)
 
@@ -62,6 +62,12 @@ notebooks: $(READY) ## Run the notebooks in place, in order
 	    --ExecutePreprocessor.record_timing=False "$$n" || exit 1; done
 	@$(BIN)/python tests/lint_notebooks.py --fix $(NOTEBOOKS)
 
+assignments: $(READY) ## Make the copies of the assignments from their masters
+	@$(BIN)/envace assignments
+
+site: $(READY) ## Render the course as static HTML in site/
+	@$(BIN)/envace site
+
 bench: $(READY) ## Time training and rollouts on this machine
 	@$(BIN)/envace bench
 
@@ -69,6 +75,6 @@ study: $(READY) ## Compare methods over domains and seeds; records the runs in d
 	@$(BIN)/envace study
 
 clean: ## Remove caches and build output; .venv stays
-	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	@rm -rf build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
 	@find . -path ./.venv -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -type d -print \
 	  | while read -r d; do rm -rf "$$d"; done

@@ -4,7 +4,8 @@ Run it to check the notebooks of the course, or those that are named:
 
     python tests/lint_notebooks.py [--fix] [NOTEBOOK ...]
 
-`--fix` strips `metadata.widgets`, which makes a code host refuse to show a notebook.
+`--fix` strips what only a running kernel can show: `metadata.widgets`, which makes a code host refuse a notebook, and
+views of widgets, where their HTML or text stands beside them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ MAX_BYTES = 1_500_000
 MAX_CELL_LINES = 15
 MAX_LINE = 88
 MAX_IGNORES = 1
+VIEW = "application/vnd.jupyter.widget-view+json"
 IGNORE_TAGS = {"nbval-ignore-output", "nbval-skip", "nbval-raises-exception", "raises-exception"}
 IGNORE_COMMENT = re.compile(r"^\s*#\s*(?:NBVAL_IGNORE_OUTPUT|NBVAL_SKIP|NBVAL_RAISES_EXCEPTION)\b", re.M)
 UNDESCRIBED = re.compile(r"!\[\s*\]\(|<img\b(?![^>]*\balt\s*=\s*[\"'][^\"']*\w)[^>]*>", re.I)
@@ -150,6 +152,8 @@ def _output(output: Notebook) -> Iterator[str]:
         yield "the output has an SVG image"
     if UNDESCRIBED.search(html):
         yield "an image in the HTML output has no alt text"
+    if VIEW in data:
+        yield "a widget's view is saved, which nobody can open without its kernel; --fix strips it"
     for kind in data:
         described = str(output.get("metadata", {}).get(kind, {}).get("alt", "")).strip()
         if kind.startswith("image/") and kind != "image/svg+xml" and not described:
@@ -157,8 +161,13 @@ def _output(output: Notebook) -> Iterator[str]:
 
 
 def fix(notebook: Notebook) -> bool:
-    """Strip the saved state of widgets; says whether there was any."""
-    return notebook["metadata"].pop("widgets", None) is not None
+    """Strip the saved state and views of widgets; says whether there was any."""
+    found = notebook["metadata"].pop("widgets", None) is not None
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", []):
+            if len(output.get("data", {})) > 1:
+                found |= output["data"].pop(VIEW, None) is not None
+    return found
 
 
 def course() -> list[Path]:

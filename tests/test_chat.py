@@ -177,3 +177,23 @@ def test_every_task_can_be_written_down_and_fits(domain: Domain) -> None:
 def test_traces_fit() -> None:
     for seed in range(200):
         assert len(CHAT.render(*trace(seed))) < CONTEXT
+
+
+def test_a_chat_can_rename_its_words() -> None:
+    renamed = CHAT.renamed({"o1": "bike", "pending": "dirty", "cancel_order": "repair"})
+    assert renamed.encode("repair bike bike:dirty needs:dirty") == CHAT.encode(
+        "cancel_order o1 o1:pending needs:pending"
+    )
+    assert renamed.decode(CHAT.encode("o1:pending o2:pending")) == "bike:dirty o2:dirty"
+    assert len(renamed.words) == len(CHAT.words)
+    with pytest.raises(VocabularyError, match="o1"):
+        renamed.encode("o1")
+    assert CHAT.encode("o1")
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"), [({"nowhere": "bike"}, "no nowhere"), ({"o1": "o2"}, "twice: o2")]
+)
+def test_names_that_do_not_fit_are_named(names: dict[str, str], problem: str) -> None:
+    with pytest.raises(VocabularyError, match=problem):
+        CHAT.renamed(names)

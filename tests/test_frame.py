@@ -49,7 +49,13 @@ FLOORS = [
     "deliberate",
     "plots",
     "pages",
+    "steps",
     "widgets",
+    "checks",
+    "assignments",
+    "question",
+    "grading",
+    "site",
     "demo",
     "peers",
     "bench",
@@ -67,7 +73,6 @@ CONDA_NAMES = {"torch": "pytorch"}
 
 NOT_IMPORTED = {
     "jupyterlab": "`make lab` opens the notebooks in it",
-    "ipywidgets": "the progress bars of tqdm.auto are widgets in a notebook",
 }
 """Runtime dependencies that no module and no notebook imports, with the reason."""
 
@@ -278,7 +283,7 @@ def test_an_upward_import_is_found(module: str, text: str, problem: str) -> None
     ("module", "text"),
     [
         ("chat.py", "import torch\nfrom envace_lite.tools import Tool\nfrom .domains.shop import Shop"),
-        ("cli.py", "from envace_lite import __version__, train"),
+        ("cli/app.py", "from envace_lite import __version__, train"),
         ("domains/shop.py", "from .base import Domain\nfrom ..tools import Tool\nfrom . import base"),
         ("domains/shop.py", "from envace_lite.domains.base import Domain"),
     ],

@@ -79,6 +79,7 @@ BREAKS: dict[str, Break] = {
     "kernelspec is not python3": lambda nb: nb["metadata"]["kernelspec"].update(name="my-machine"),
     "the kernelspec is not": lambda nb: nb["metadata"].pop("kernelspec"),
     "metadata.widgets is present": lambda nb: nb["metadata"].update(widgets={}),
+    "a widget's view is saved": lambda nb: figure(nb)["data"].update({linter.VIEW: {"model_id": "1"}}),
     "the output has an SVG image": lambda nb: figure(nb)["data"].update({"image/svg+xml": "<svg/>"}),
     "the output has an SVG": lambda nb: figure(nb)["data"].update({"text/html": ["<b>", "<svg></svg>"]}),
     "an image in the HTML output has no alt text": lambda nb: figure(nb)["data"].update(
@@ -122,6 +123,7 @@ def test_fix_strips_widgets_and_nothing_else(tmp_path: Path, capsys: pytest.Capt
     path = tmp_path / "broken.ipynb"
     notebook = good()
     notebook["metadata"]["widgets"] = {"state": {}}
+    figure(notebook)["data"][linter.VIEW] = {"model_id": "1"}
     path.write_text(json.dumps(notebook), encoding="utf-8")
     assert linter.main([str(path)]) == 1
     assert "metadata.widgets" in capsys.readouterr().out

@@ -15,7 +15,7 @@ from envace_lite.plots.probing import (
     reliability,
 )
 from envace_lite.plots.speed import speed
-from envace_lite.plots.training import arms, gap
+from envace_lite.plots.training import arms, gap, progress
 
 
 def draw_all(records: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
@@ -65,6 +65,7 @@ __all__ = [
     "fidelity_over_depth",
     "gap",
     "gap_over_training",
+    "progress",
     "recall_by_rule",
     "reliability",
     "save",

@@ -88,6 +88,27 @@ def arms(
     return figure
 
 
+def progress(
+    observed: Sequence[Mapping[str, float]],
+    metrics: Sequence[str] = ("real_success", "fidelity", "error_recall", "optimism"),
+) -> Figure:
+    """Curves of one run so far.
+
+    Args:
+        observed: what an observer saw, with its `step`.
+    """
+    figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
+    for colour, marker, name in zip(COLOURS, MARKERS, metrics, strict=False):
+        points = [(row["step"], row[name]) for row in observed if name in row]
+        if points:
+            axes.plot(*zip(*points, strict=True), color=colour, marker=marker, label=LABELS[name])
+    axes.set_ylim(0, 1.02)
+    axes.set_xlabel("step of training")
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0.0, -0.2), ncol=4)
+    bare(axes)
+    return figure
+
+
 def curve(axes: Axes, runs: Sequence[Sequence[Mapping[str, float]]], metric: str, i: int, label: str) -> None:
     """One observed metric over the steps: mean over the runs, the band is the 95 % interval."""
     by_step = [{row["step"]: row[metric] for row in run if metric in row} for run in runs]

@@ -1,0 +1,41 @@
+"""The command line: `envace demo`, `envace train`, `envace evaluate` and the rest; each `--help` teaches."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from envace_lite.cli.app import app
+
+# isort: off
+from envace_lite.cli import looking, training, comparing, course  # noqa: F401 (they add their commands, in this order)
+# isort: on
+
+__all__ = ["app", "main"]
+
+
+def main() -> None:
+    """Entry point. Expected mistakes end with one line that says what to do, not with a traceback."""
+    from envace_lite.assignments import MasterError
+    from envace_lite.chat import VocabularyError
+    from envace_lite.checkpoint import CheckpointError
+    from envace_lite.domains import TaskFileError, UnknownDomain
+    from envace_lite.policy import PolicyError
+    from envace_lite.records import RecordError
+
+    torch.set_num_threads(1)  # the workers are the parallelism
+    try:
+        app()
+    except (CheckpointError, MasterError, PolicyError, RecordError, TaskFileError, VocabularyError) as error:
+        sys.exit(f"envace: {error}")
+    except UnknownDomain as error:
+        sys.exit(f"envace: {error.args[0]}")
+    except OSError as error:
+        sys.exit(
+            f"envace: {error.filename or 'a file'}: {error.strerror or error}; choose another folder or free it"
+        )
+    except SystemExit as end:
+        if end.code == 130:  # typer's way of saying that the person interrupted
+            sys.exit("envace: interrupted; the same command continues from the last checkpoint")
+        raise

@@ -1,0 +1,107 @@
+"""What all commands share: the app, options and their checks."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from envace_lite import paths
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="World rehearsal in small: one policy acts, rehearses what the environment would answer, and learns both "
+    "from task success alone.",
+)
+
+Domains = Annotated[str, typer.Option(help="Domains, separated by commas, or `all`.")]
+Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn.")]
+PolicyFolder = Annotated[
+    Path, typer.Option("--policy", help="Folder of a policy; the shipped base by default.")
+]
+
+
+def domain_names(names: str) -> list[str]:
+    """The domains of an option: names separated by commas, or `all`."""
+    from envace_lite.domains import DOMAINS, get_domain
+
+    return list(DOMAINS) if names == "all" else [get_domain(name.strip()).name for name in names.split(",")]
+
+
+def command_line() -> str:
+    """The command as it was typed, for a record."""
+    return shlex.join(["envace", *sys.argv[1:]])
+
+
+def split_name(name: str) -> str:
+    """An option that names a split."""
+    from envace_lite.domains.draw import SPLITS
+
+    if name not in SPLITS:
+        raise typer.BadParameter(f"there are the splits {', '.join(SPLITS)}; {name!r} is none")
+    return name
+
+
+def arm_names(names: str) -> str:
+    """An option that names arms."""
+    from envace_lite.study import ARMS
+
+    for name in names.split(","):
+        if name not in ARMS:
+            raise typer.BadParameter(f"{name!r}; there are the arms {', '.join(ARMS)}")
+    return names
+
+
+def cell_names(names: str) -> str:
+    """An option that names cells of the trap."""
+    from envace_lite.simpler import CELLS
+
+    for name in names.split(",") if names != "all" else ():
+        if name not in CELLS:
+            raise typer.BadParameter(f"{name!r}; there are the cells {', '.join(CELLS)}")
+    return names
+
+
+def writable(folder: Path) -> Path:
+    """Make an output folder, so that one that cannot be written is found out before anything is trained."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+    return folder
+
+
+def run_missing(commands: dict[str, list[str]]) -> bool:
+    """Run the commands whose record is missing, two at a time; whether one failed. Each writes a log to .work."""
+    import subprocess
+    from concurrent.futures import ThreadPoolExecutor
+
+    paths.WORK.mkdir(exist_ok=True)
+
+    def run(name: str) -> int:
+        log = paths.WORK / f"{name}.log"
+        command = [sys.executable, "-m", "envace_lite.cli", *commands[name]]
+        with log.open("w", encoding="utf-8") as file:
+            code = subprocess.run(command, stdout=file, stderr=file, check=False).returncode
+        print(f"{name}: " + ("recorded" if code == 0 else f"failed, see {log}"), flush=True)
+        return code
+
+    with ThreadPoolExecutor(2) as pool:
+        return any(pool.map(run, [name for name in commands if not (paths.RUNS / f"{name}.json").is_file()]))
+
+
+def print_results(results: dict[str, Any]) -> None:
+    """Every metric with its interval, one column a domain."""
+    from envace_lite.evaluate import METRICS
+
+    for split, by_domain in results.items():
+        print(f"\n{split:18}" + "".join(f"{name:>24}" for name in by_domain))
+        for metric in METRICS:
+            cells = [by_domain[name][metric] for name in by_domain]
+            shown = ["-" if v is None else f"{v:.3f} ({lo:.3f} to {hi:.3f})" for v, lo, hi in cells]
+            print(f"{metric:18}" + "".join(f"{cell:>24}" for cell in shown))

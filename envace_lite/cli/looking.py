@@ -1,0 +1,162 @@
+"""Commands that look at one policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from envace_lite import paths
+from envace_lite.cli.app import (
+    Domains,
+    PolicyFolder,
+    Seed,
+    app,
+    command_line,
+    domain_names,
+    print_results,
+    split_name,
+)
+
+
+@app.command()
+def demo(
+    domain: Annotated[str, typer.Option(help="The domain to rehearse.")] = "retail",
+    steps: Annotated[
+        int | None, typer.Option(help="Steps of training; the default fits in four minutes.")
+    ] = None,
+    seed: Seed = 0,
+    record: Annotated[bool, typer.Option(help="Write a record to data/runs.")] = False,
+) -> None:
+    """Train live for a few minutes and show rehearsed responses next to real ones.
+
+    Prints real success, fidelity, error recall and optimism before and after, and writes figures/gap.png and
+    figures/rehearsed_next_to_real.html.
+    """
+    from envace_lite.demo import run_demo
+
+    run_demo(domain, steps=steps, seed=seed, record=record)
+
+
+@app.command()
+def evaluate(
+    domain: Domains = "all",
+    policy: PolicyFolder = paths.BASE,
+    split: Annotated[
+        str, typer.Option(callback=split_name, help="test or held_out (tools that no training task used).")
+    ] = "test",
+    limit: Annotated[int | None, typer.Option(help="Tasks a domain.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Write a record of this name to data/runs (both splits).")
+    ] = None,
+    title: Annotated[
+        str, typer.Option(help="How the record is called in tables.")
+    ] = "base, before rehearsal",
+) -> None:
+    """Deploy a policy on the real environment, and set its rehearsed responses next to the real ones."""
+    from envace_lite.evaluate import evaluate as judge
+    from envace_lite.policy import load_policy
+    from envace_lite.records import write_record
+    from envace_lite.study import as_table, evaluate_splits, probe_splits, shipped_tasks
+
+    loaded, names = load_policy(policy), domain_names(domain)
+    if name:
+        results = evaluate_splits(loaded, names)
+        about = {"kind": "evaluate", "command": command_line(), "seed": 0, "title": title, "domains": names}
+        write_record(name, {**about, "results": results, "probe": probe_splits(loaded, names)})
+    else:
+        results = {split: as_table(judge(loaded, shipped_tasks(names, split, limit)))}
+    print_results(results)
+
+
+@app.command()
+def probe(
+    domain: Annotated[str, typer.Option(help="The domain.")] = "retail",
+    policy: Annotated[
+        Path, typer.Option(help="Folder of a policy, or of any causal model whose chat template has tools.")
+    ] = paths.BASE,
+    split: Annotated[str, typer.Option(callback=split_name, help="test or held_out.")] = "test",
+    limit: Annotated[int, typer.Option(help="How many tasks.")] = 40,
+    seed: Seed = 0,
+    page: Annotated[
+        Path | None, typer.Option(help="Where the page goes; figures/probe.html by default.")
+    ] = None,
+) -> None:
+    """What did the rehearse role learn? Rehearsed responses next to real ones, on the same history and call.
+
+    Prints the metrics beside the trivial baselines, the rules that the rehearsed world lacks, fidelity by depth and the
+    calibration, and writes a page of all pairs, worst first.
+    """
+    from envace_lite import fidelity, pages
+    from envace_lite.study import load_model, shipped_tasks
+
+    names = domain_names(domain)
+    known = fidelity.probe_pairs(shipped_tasks(names, "train", limit))
+    told = fidelity.report(load_model(policy), shipped_tasks(names, split, limit), seed=seed, known=known)
+    print(f"{len(told.pairs)} pairs, {told.pairs.real_error.mean():.0%} of them errors\n")
+    print(told.table().round(3).to_string(na_rep="-"))
+    print(f"\nby rule\n{told.rules.round(3).to_string(na_rep='-')}")
+    print(f"the rehearsed world lacks: {', '.join(told.missing_rules) or 'nothing that this probe can tell'}")
+    print(f"\nplanned calls, by depth\n{told.by_depth().round(3).to_string()}")
+    print(f"\nthe same next decision after {told.decision_agreement:.1%} of the responses")
+    print(f"confidence is off by {told.reliability.error:.3f} (expected calibration error)")
+    html = pages.worst_first(told.pairs, title=f"Rehearsed next to real: {', '.join(names)}, {split}")
+    print(f"\nevery pair, worst first: {pages.write_page(page or paths.FIGURES / 'probe.html', html)}")
+
+
+@app.command()
+def rehearse(
+    domain: Domains = "retail",
+    policy: PolicyFolder = paths.BASE,
+    budget: Annotated[int, typer.Option(min=1, help="N, imagined continuations before one message.")] = 4,
+    mode: Annotated[str, typer.Option(help="parallel or sequential.")] = "parallel",
+    scorer: Annotated[
+        str, typer.Option(help="agreement, likelihood, no_errors or verdict (trained first).")
+    ] = "agreement",
+    split: Annotated[str, typer.Option(callback=split_name, help="test or held_out.")] = "test",
+    limit: Annotated[int, typer.Option(help="Tasks a domain.")] = 50,
+    temperature: Annotated[float, typer.Option(help="Of everything that is sampled.")] = 1.0,
+    seed: Seed = 0,
+) -> None:
+    """Let a policy rehearse privately before each committed call, beside plain execution and a vote at equal tokens.
+
+    Prints how it went on the real environment, and one decision step by step. A single look: for curves and
+    intervals see `envace deliberate`.
+    """
+    from envace_lite import deliberate as study
+    from envace_lite.policy import load_policy
+    from envace_lite.rehearsal.controls import Vote
+    from envace_lite.rehearsal.episode import Plain
+    from envace_lite.rehearsal.private import MODES, PrivateRehearsal
+    from envace_lite.rehearsal.scorers import SCORERS, fit_verdict
+    from envace_lite.study import shipped_tasks
+
+    for option, value, known in (("--mode", mode, MODES), ("--scorer", scorer, (*SCORERS, "verdict"))):
+        if value not in known:
+            raise typer.BadParameter(f"there are {', '.join(known)}; {value!r} is none", param_hint=option)
+    names, loaded = domain_names(domain), load_policy(policy)
+    tasks = shipped_tasks(names, split, limit)
+    chosen = (
+        fit_verdict(loaded, shipped_tasks(names, "train", 150), seed=seed) if scorer == "verdict" else scorer
+    )
+    options: dict[str, Any] = {"temperature": temperature, "seed": seed}
+    private = PrivateRehearsal(loaded, budget, mode, chosen, **options)
+    episodes = private.run(tasks)
+    rehearsed = study.as_frame(episodes)
+    allowance = study.allowance_of(rehearsed)
+    frames = {
+        "plain execution": study.as_frame(Plain(loaded, **options).run(tasks)),
+        f"private rehearsal, N = {budget}": rehearsed,
+        "vote, equal tokens": study.as_frame(Vote(loaded, allowance, **options).run(tasks)),
+    }
+    metrics = [*list(study.METRICS)[:6], "tokens"]
+    print(f"{len(tasks)} tasks" + "".join(f"{name:>28}" for name in frames))
+    for metric in metrics:
+        cells = [study.summary(frame)["all"][metric] for frame in frames.values()]
+        print(f"{metric:20}" + "".join(f"{f'{v:.3f} ({lo:.3f} to {hi:.3f})':>28}" for v, lo, hi in cells))
+    episode = next((e for e in episodes if len(e.ledger.decisions) > e.number), episodes[0])
+    print(f"\n{episode.task.messages[0]['content']}\n{episode.task.messages[1]['content']}")
+    for decision in episode.ledger.decisions:
+        print(f"  {decision.line}")
+    print(episode.ledger)

@@ -1,0 +1,185 @@
+"""Commands that make policies, and the studies of training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from envace_lite import paths
+from envace_lite.cli.app import (
+    Domains,
+    PolicyFolder,
+    Seed,
+    app,
+    arm_names,
+    cell_names,
+    command_line,
+    domain_names,
+    print_results,
+    run_missing,
+    writable,
+)
+from envace_lite.cli.comparing import report
+
+
+@app.command()
+def tasks(
+    seed: Seed = 0,
+    out: Annotated[Path, typer.Option(help="Folder for the task files.")] = paths.DATA / "tasks",
+) -> None:
+    """Draw the tasks of every domain and split again (1,000 train, 300 test, 150 held out)."""
+    from envace_lite.domains import DOMAINS, save_tasks
+    from envace_lite.domains.draw import draw_splits
+
+    writable(out)
+    for domain in DOMAINS.values():
+        for split, drawn in draw_splits(domain, seed).items():
+            save_tasks(out / f"{domain.name}.{split}.jsonl", drawn)
+            print(f"{domain.name:10} {split:9} {len(drawn)} tasks")
+
+
+@app.command()
+def pretrain(
+    recipe: Annotated[
+        str, typer.Option(help="uncertain (the shipped one), faithful or happy.")
+    ] = "uncertain",
+    out: Annotated[Path | None, typer.Option(help="Folder for the base.")] = None,
+    seed: Seed = 0,
+    workers: Annotated[int, typer.Option(help="Threads.")] = 2,
+) -> None:
+    """Make a base model by imitation of traces in which right and wrong occur side by side.
+
+    Takes about forty minutes on two cores. An interrupted run is continued by the same command.
+    """
+    from dataclasses import asdict
+
+    from envace_lite.pretrain import BASES, PretrainConfig
+    from envace_lite.pretrain import pretrain as make
+    from envace_lite.records import write_record
+
+    if recipe not in BASES:
+        raise typer.BadParameter(f"there are the recipes {', '.join(BASES)}", param_hint="--recipe")
+    name = f"base-{recipe}-{seed}"
+    out = writable(out or (paths.BASE if recipe == "uncertain" else paths.WORK / name / "policy"))
+    config = PretrainConfig(phases=BASES[recipe], seed=seed)
+    policy, record = make(config, paths.WORK / name, workers=workers)
+    policy.save(out)
+    about = {"kind": "pretrain", "command": command_line(), "seed": seed, "config": asdict(config)}
+    write_record(f"pretrain-{recipe}-{seed}", {**about, **record})
+
+
+@app.command()
+def train(
+    domain: Domains = "all",
+    arm: Annotated[
+        str,
+        typer.Option(
+            callback=arm_names, help="How: rehearsal, execute, end_at_error, act_only, full or scratch."
+        ),
+    ] = "rehearsal",
+    policy: PolicyFolder = paths.BASE,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the trained policy (adapters folded in).")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Updates.")] = 120,
+    seed: Seed = 0,
+    workers: Annotated[int, typer.Option(help="Threads that share an update.")] = 2,
+    record: Annotated[bool, typer.Option(help="Write a record to data/runs.")] = True,
+) -> None:
+    """Train a policy by world rehearsal (or one of the ways it is compared with) and evaluate it.
+
+    An interrupted run is continued by the same command.
+    """
+    from envace_lite.policy import load_policy
+    from envace_lite.study import run_arm
+    from envace_lite.train import TrainConfig
+
+    names = domain_names(domain)
+    usual = TrainConfig().steps
+    details = [
+        arm,
+        *(names if domain != "all" else []),
+        *([f"{steps}steps"] if steps != usual else []),
+        str(seed),
+    ]
+    name = "-".join(details)
+    folder = None if record else paths.WORK / "unrecorded"
+    loaded = load_policy(policy)
+    if out:
+        writable(out)
+    trained, result = run_arm(
+        loaded,
+        arm,
+        seed,
+        TrainConfig(steps=steps),
+        domains=names,
+        command=command_line(),
+        name=name,
+        folder=folder,
+        workers=workers,
+    )
+    if out:
+        trained.save(out)
+    print_results(result["results"])
+
+
+@app.command()
+def study(
+    arms: Annotated[
+        str, typer.Option(callback=arm_names, help="Arms, separated by commas.")
+    ] = "rehearsal,execute,end_at_error",
+    seeds: Annotated[int, typer.Option(help="Seeds 0 to N-1.")] = 3,
+    steps: Annotated[int, typer.Option(help="Updates in each run.")] = 120,
+) -> None:
+    """Run every arm with every seed over all domains; recorded runs are skipped, interrupted ones continued.
+
+    Two runs at a time, with one thread each.
+    """
+    options = ["--steps", str(steps), "--workers", "1"]
+    failed = run_missing(
+        {
+            f"{arm}-{seed}": ["train", "--arm", arm, "--seed", str(seed), *options]
+            for seed in range(seeds)
+            for arm in arms.split(",")
+        }
+    )
+    report()
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def trap(
+    cells: Annotated[
+        str, typer.Option(callback=cell_names, help="Cells, separated by commas, or `all`.")
+    ] = "all",
+    seeds: Annotated[int, typer.Option(help="Seeds 0 to N-1.")] = 3,
+    seed: Annotated[int | None, typer.Option(help="Only this seed, in this process.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates in each run; 75 by default.")] = None,
+) -> None:
+    """Provoke a simpler world: train on tasks that need one rule seldom or never, and see what is delivered.
+
+    Recorded runs are skipped, interrupted ones continued. Two runs at a time, with one thread each.
+    """
+    from envace_lite.policy import load_policy
+    from envace_lite.simpler import CELLS, run_cell, trap_table
+    from envace_lite.study import load_records
+
+    names = list(CELLS) if cells == "all" else cells.split(",")
+    if seed is not None:
+        for name in names:
+            run_cell(load_policy(paths.BASE), name, seed, command=command_line(), steps=steps)
+        return
+    options = ["--steps", str(steps)] if steps else []
+    failed = run_missing(
+        {
+            f"trap-{name}-{number}": ["trap", "--cells", name, "--seed", str(number), *options]
+            for number in range(seeds)
+            for name in names
+        }
+    )
+    print(trap_table(load_records()))
+    if failed:
+        raise typer.Exit(1)
