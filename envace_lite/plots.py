@@ -28,7 +28,6 @@ LABELS = {
     "error_recall": "error recall",
     "optimism": "optimism",
     "wrong_writes": "wrong writes a task",
-    "irreversible_writes": "irreversible writes a task",
 }
 
 
@@ -221,7 +220,7 @@ def deliberation(
                 )
             axes.set_xscale("log")
             axes.set_xlabel("tokens a task, read and written")
-            axes.set_title(f"{LABELS[metric]}, {kind}", fontsize=10)
+            axes.set_title(f"{LABELS.get(metric, metric.replace('_', ' '))}, {kind}", fontsize=10)
             _bare(axes)
     handles, names = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", frameon=False, fontsize=8, ncol=2)
