@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,12 @@ from envace_lite.domains import Task
 from envace_lite.evaluate import deploy
 from envace_lite.policy import Policy
 from envace_lite.records import RecordError
+from envace_lite.rehearsal import scorers
 from envace_lite.rehearsal.episode import Episode
 from envace_lite.study import load_records
 
+QUICK = partial(scorers.fit_verdict, steps=2)
+"""A verdict that has hardly learned anything."""
 Lessons = list[tuple[Task, list[dict[str, Any]]]]
 
 
@@ -34,6 +38,8 @@ def few_tasks(lessons: Lessons, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(study, "shipped_tasks", chosen)
     monkeypatch.setattr(deliberate, "shipped_tasks", chosen)
+    for module in (scorers, deliberate):
+        monkeypatch.setattr(module, "fit_verdict", QUICK)
 
 
 def run(apt: Policy, folder: Path, **options: Any) -> dict[str, Any]:
@@ -52,6 +58,7 @@ def whole(apt: Policy, lessons: Lessons, tmp_path_factory: pytest.TempPathFactor
     tasks = [task for task, _ in lessons]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deliberate, "shipped_tasks", lambda *_: tasks)
+        patch.setattr(deliberate, "fit_verdict", QUICK)
         return run(apt, tmp_path_factory.mktemp("runs"))
 
 

@@ -160,16 +160,24 @@ class Episode:
         return f"<Episode {self.task.id}: {calls} => {' / '.join(self.answers) or self.ending}>"
 
 
-class _Recorded(Execute):
-    """Execute, with the digests of the state around each call."""
+class _Recorded(Responder):
+    """The real environment answers, and the digests of the state around each call are kept, by row."""
+
+    role = GIVEN
+
+    def __init__(self, responder: Execute):
+        self.responder, self.drafts = responder, responder.drafts
+        self.digests: list[list[tuple[str, str]]] = []
 
     def start(self) -> None:
-        super().start()
-        self.digests: dict[int, list[tuple[str, str]]] = {}
+        self.responder.start()
+        self.digests = []
 
     def open(self, task: Task) -> Callable[[ToolCall], ToolResponse]:
-        answer = super().open(task)
-        session, around = self.sessions[-1], self.digests.setdefault(len(self.sessions) - 1, [])
+        responder = self.responder
+        answer, session = responder.open(task), responder.sessions[-1]
+        around: list[tuple[str, str]] = []
+        self.digests.append(around)
 
         def recorded(call: ToolCall) -> ToolResponse:
             before = session.digest()
@@ -195,14 +203,16 @@ class Plain:
 
     def run(self, tasks: Sequence[Task]) -> list[Episode]:
         """Carry out each task once on the real environment. Bit-equal to `rollout` with `Execute`."""
-        responder, generator = _Recorded(drafts=self.drafts), torch.Generator().manual_seed(self.seed)
+        responder = _Recorded(Execute(drafts=self.drafts))
         trajectories = rollout(
-            self.policy, tasks, responder, temperature=self.temperature, generator=generator
+            self.policy,
+            tasks,
+            responder,
+            temperature=self.temperature,
+            generator=torch.Generator().manual_seed(self.seed),
         )
-        return [
-            self._replayed(trajectory, session, responder.digests[i])
-            for i, (trajectory, session) in enumerate(zip(trajectories, responder.sessions, strict=True))
-        ]
+        rows = zip(trajectories, responder.responder.sessions, responder.digests, strict=True)
+        return [self._replayed(*row) for row in rows]
 
     def _replayed(self, trajectory: Trajectory, session: Session, digests: list[tuple[str, str]]) -> Episode:
         """The episode that a trajectory tells of."""
