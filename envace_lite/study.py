@@ -54,8 +54,8 @@ ARMS = {
     ),
 }
 
-COUNTS = ("wrong_writes", "committed_calls")
-"""The metrics that are no shares."""
+COUNTS = ("wrong_writes", "committed_calls", "deployment_gap", "consistency")
+"""The metrics that are no shares: they can be above one, or below zero."""
 HEADLINE = ("real_success", "fidelity", "error_recall", "optimism", "wrong_writes")
 OBSERVED = (*HEADLINE, "rehearsed_success", "fidelity_success", "fidelity_error")
 

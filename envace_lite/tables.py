@@ -104,6 +104,18 @@ def main_tables(folder: Path | None = None) -> str:
     return "\n\n".join(parts)
 
 
+def world_tables(folder: Path | None = None) -> str:
+    """Success in the real world and in the policy's own rehearsed one, as markdown made from the records alone."""
+    records = _over_all_domains(load_records(folder))
+    metrics = ("real_success", "rehearsed_success", "wm2real", "consistency")
+    parts = []
+    for split, title in (("test", "Test tasks"), ("held_out", "Held-out tools")):
+        frame = table(records, split=split, metrics=metrics)
+        if len(frame):
+            parts += [f"**{title}**", markdown(frame[["seeds", *metrics]])]
+    return "\n\n".join(parts)
+
+
 def detail_tables(folder: Path | None = None) -> str:
     """The same by domain (base and world rehearsal) and by kind of task (every way of training)."""
     records = _over_all_domains(load_records(folder))

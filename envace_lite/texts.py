@@ -19,6 +19,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "results": tables.main_tables,
     "demo": tables.demo_tables,
     "details": tables.detail_tables,
+    "worlds": tables.world_tables,
     "probe": tables.probe_tables,
     "ranks": lambda: tables.ranks_table(load_records()),
     "trap": lambda: trap_table(load_records()),
