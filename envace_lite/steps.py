@@ -19,11 +19,6 @@ from envace_lite.domains import get_domain
 from envace_lite.pages import mark_difference
 from envace_lite.rollout import Trajectory
 
-MEANING = {
-    "given": "nobody samples this: it is put before the policy",
-    "act": "the policy writes a call, or its answer",
-    "rehearse": "the policy writes what the call would bring",
-}
 _LINE = {"given": "dotted", "act": "solid", "rehearse": "double"}
 _COLOURS = {"given": "128,128,128", "act": "0,114,178", "rehearse": "213,94,0"}
 
@@ -108,10 +103,22 @@ def step_text(step: Step, *, real: bool = True, probabilities: bool = True) -> s
     return "\n".join(lines)
 
 
-def step_html(step: Step, *, real: str = "folded", probabilities: bool = True) -> str:
+def _meaning(step: Step) -> str:
+    if step.is_prompt:
+        return "what the policy reads before it writes anything"
+    call = f"<code>{escape(step.call)}</code>"
+    if step.role == "rehearse":
+        return f"the policy writes what {call} would bring"
+    if step.role == "act":
+        return "the policy writes a call, or its answer"
+    return f"what {call} brought, put before the policy" if step.call else "what the user says next"
+
+
+def step_html(step: Step, title: str = "", *, real: str = "folded", probabilities: bool = True) -> str:
     """A step as HTML.
 
     Args:
+        title: stands before the role's name.
         real: `folded` (one click away), `open` or `hidden`.
     """
     shades = _COLOURS[step.role]
@@ -119,9 +126,8 @@ def step_html(step: Step, *, real: str = "folded", probabilities: bool = True) -
         cells = "<br>".join(f"<code>{escape(line)}</code>" for line in _prompt_lines(step))
     else:
         cells = "".join(_token_html(token, probabilities) for token in step.tokens)
-    about = f" to <code>{escape(step.call)}</code>" if step.call else ""
     body = (
-        f"<p style='margin:.2em 0'><b>{step.role}</b>: {MEANING[step.role]}{about}</p>"
+        f"<p style='margin:.2em 0'>{title and title + ', '}<b>{step.role}</b>: {_meaning(step)}</p>"
         f"<p style='margin:.2em 0'>{cells}</p>"
     )
     if step.real and real != "hidden":
@@ -139,13 +145,12 @@ def step_html(step: Step, *, real: str = "folded", probabilities: bool = True) -
 
 
 def _token_html(token: Token, probabilities: bool) -> str:
-    below = "" if token.role == "given" else f"<br><small>{token.role}"
-    if below:
-        below += f" {token.probability:.2f}</small>" if probabilities else "</small>"
+    chance = f" {token.probability:.2f}" if probabilities and token.probability is not None else ""
     colour = _COLOURS[token.role]
     return (
         f"<span style='display:inline-block;vertical-align:top;text-align:center;padding:0 .3em;margin:.1em;"
-        f"border-bottom:2px {_LINE[token.role]} rgb({colour})'><code>{escape(token.word)}</code>{below}</span> "
+        f"border-bottom:2px {_LINE[token.role]} rgb({colour})'><code>{escape(token.word)}</code><br>"
+        f"<small>{token.role}{chance}</small></span> "
     )
 
 

@@ -48,7 +48,7 @@ class Readable(VBox):
 
 def _spoken(html: str) -> str:
     """HTML that a screen reader reads out when it changes."""
-    return f"<div role='region' aria-live='polite'>{html}</div>"
+    return f"<div role='status' aria-live='polite' style='line-height:1.5'>{html}</div>"
 
 
 class Stepper(Readable):
@@ -79,12 +79,14 @@ class Stepper(Readable):
             self.view,
         ]
         texts = [steps.step_text(step, probabilities=probabilities) for step in self.steps]
-        pieces = [steps.step_html(step, probabilities=probabilities) for step in self.steps]
+        pieces = [
+            steps.step_html(step, self._title(i), probabilities=probabilities)
+            for i, step in enumerate(self.steps)
+        ]
         super().__init__(
             children,
             "\n".join([*(f"{self._title(i)}: {text}" for i, text in enumerate(texts)), self.ending]),
-            "".join(f"<p>{self._title(i)}</p>{piece}" for i, piece in enumerate(pieces))
-            + f"<p>{escape(self.ending)}</p>",
+            "".join(pieces) + f"<p>{escape(self.ending)}</p>",
         )
         self.move(0)
 
@@ -95,10 +97,11 @@ class Stepper(Readable):
         """Go forth or back by some steps; it stops at both ends."""
         self.place = min(max(self.place + by, 0), len(self.steps) - 1)
         real = "open" if self.reveal.value else "hidden"
-        body = steps.step_html(self.steps[self.place], real=real, probabilities=self.probabilities)
+        step, title = self.steps[self.place], self._title(self.place)
+        body = steps.step_html(step, title, real=real, probabilities=self.probabilities)
         if self.place == len(self.steps) - 1:
             body += f"<p>{escape(self.ending)}</p>"
-        self.view.value = _spoken(f"<p>{self._title(self.place)}</p>{body}")
+        self.view.value = _spoken(body)
 
 
 class SideBySide(Readable):

@@ -94,7 +94,7 @@ def test_roles_and_probabilities_can_be_read_without_colour(stepped: list[Step],
         assert shown.lstrip().startswith(step.role)
         for token in step.tokens:
             chance = f" {token.probability:.2f}" if token.probability is not None else ""
-            assert token.role == "given" or f"{token.role}{chance}" in shown
+            assert f"{token.role}{chance}" in shown
         assert "real response" in shown or not step.call
 
 
@@ -135,6 +135,20 @@ DECISIONS = {
     ],
     0: [Decision("pack_order o1", "", "not rehearsed", "commit", "o1:sent needs:paid error status")],
 }
+
+
+def test_each_message_says_what_it_is(stepped: list[Step], episode: Trajectory, apt: Policy) -> None:
+    [executed] = rollout(apt, [episode.task], Execute(), temperature=0)
+    for step in [*stepped, *rollout_steps(executed, apt.chat)]:
+        said = plain(step_html(step, "Step 9"))
+        assert said.startswith(" Step 9, ")
+        who = {"act": "the policy writes a call", "rehearse": "the policy writes what"}.get(step.role)
+        if step.role == "given":
+            who = (
+                "brought, put before" if step.call else "reads before" if step.is_prompt else "user says next"
+            )
+        assert str(who) in said
+        assert step.call in said
 
 
 def every_widget(stepper: Stepper, frames: dict[str, pd.DataFrame]) -> list[Readable]:
