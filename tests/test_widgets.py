@@ -6,10 +6,10 @@ import math
 import re
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from envace_lite import plots
 from envace_lite.chat import REHEARSE
 from envace_lite.domains import Task
 from envace_lite.fidelity import probe
@@ -264,4 +264,4 @@ def test_the_training_plot_observes_and_draws(tiny: Policy) -> None:
         {"step": 2, "fidelity": 0.5, "optimism": 0.5},
     ]
     assert "alt='Curves up to step 2: fidelity 0.50, optimism 0.50'" in plot.view.value
-    assert plots.plt.get_fignums() == []
+    assert plt.get_fignums() == []

@@ -91,8 +91,10 @@ def run_missing(commands: dict[str, list[str]]) -> bool:
         print(f"{name}: " + ("recorded" if code == 0 else f"failed, see {log}"), flush=True)
         return code
 
+    missing = [name for name in commands if not (paths.RUNS / f"{name}.json").is_file()]
     with ThreadPoolExecutor(2) as pool:
-        return any(pool.map(run, [name for name in commands if not (paths.RUNS / f"{name}.json").is_file()]))
+        codes = list(pool.map(run, missing))  # all of them, also after a failure
+    return any(codes)
 
 
 def print_results(results: dict[str, Any]) -> None:

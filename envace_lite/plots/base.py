@@ -22,7 +22,6 @@ LABELS = {
     "error_recall": "error recall",
     "optimism": "optimism",
     "wrong_writes": "wrong writes a task",
-    "irreversible_writes": "irreversible writes a task",
 }
 
 

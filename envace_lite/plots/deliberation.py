@@ -54,7 +54,7 @@ def deliberation(
                 )
             axes.set_xscale("log")
             axes.set_xlabel("tokens a task, read and written")
-            axes.set_title(f"{LABELS[metric]}, {kind}", fontsize=10)
+            axes.set_title(f"{LABELS.get(metric, metric.replace('_', ' '))}, {kind}", fontsize=10)
             bare(axes)
     legend_below(figure, panels[0][0])
     return figure
