@@ -56,7 +56,7 @@ def test_both_graders_give_the_same_points(assignment: Assignment, tmp_path: Pat
         path = tmp_path / "submitted" / student / name / f"{name}.ipynb"
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps(fill(released, assignment, wanted)), encoding="utf-8")
-    nbgrader(tmp_path, "autograde", name, "--create")
+    nbgrader(tmp_path, "autograde", name, "--create", "--Execute.timeout=300")
 
     from nbgrader.api import Gradebook
 
