@@ -43,11 +43,8 @@ def table(
         for metric in metrics:
             values = [run["results"][split][domain][metric][0] for run in runs]
             line[metric] = with_interval(values, share=metric not in COUNTS)
-        for name, scale, form in (("environment_calls", 1, "{:,.0f}"), ("seconds", 60, "{:.1f}")):
-            totals = [run["totals"][name] / scale for run in runs if "totals" in run]
-            line[{"seconds": "minutes"}.get(name, name)] = (
-                form.format(sum(totals) / len(totals)) if totals else "-"
-            )
+        calls = [run["totals"]["environment_calls"] for run in runs if "totals" in run]
+        line["environment_calls"] = f"{sum(calls) / len(calls):,.0f}" if calls else "-"
         lines.append(line)
     return pd.DataFrame(lines).set_index("arm") if lines else pd.DataFrame()
 

@@ -378,10 +378,9 @@ def test_a_table_of_three_seeds() -> None:
     assert row["seeds"] == 3
     assert [row[metric] for metric in HEADLINE] == ["0.600 (0.352 to 0.848)"] * len(HEADLINE)
     assert row["environment_calls"] == "1,000"
-    assert row["minutes"] == "2.0"
     assert table(THREE, domain="retail").loc["some way", "fidelity"] == "0.300 (0.176 to 0.424)"
     assert table(THREE, split="held_out").loc["some way", "fidelity"] == "0.300 (0.176 to 0.424)"
-    assert [*table(THREE, metrics=["tool_f1"])] == ["seeds", "tool_f1", "environment_calls", "minutes"]
+    assert [*table(THREE, metrics=["tool_f1"])] == ["seeds", "tool_f1", "environment_calls"]
 
 
 def test_one_seed_has_no_interval() -> None:
