@@ -86,7 +86,7 @@ def demo_table(records: Iterable[dict[str, Any]]) -> pd.DataFrame:
             line: dict[str, Any] = {"demo": title, "seeds": len(runs), "metric": metric}
             line |= {
                 "before": f"{before[0]:.3f}",
-                "after": with_interval(after),
+                "after": with_interval(after, share=metric not in COUNTS),
             }  # every demo starts from the base
             line["change"] = with_interval([b - a for a, b in zip(before, after, strict=True)])
             lines.append(line)

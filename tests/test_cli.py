@@ -583,3 +583,15 @@ def test_a_run_has_the_usual_length_unless_another_is_asked_for(command: str) ->
     """Otherwise its record would stand apart in the tables."""
     options = typer.main.get_command(cli.app).commands[command].params  # type: ignore[attr-defined]
     assert {o.name: o.default for o in options}["steps"] == TrainConfig().steps
+
+
+def test_the_tables_of_a_text_are_filled(envace: Envace, tmp_path: Path) -> None:
+    path = tmp_path / "text.md"
+    path.write_text("before\n<!-- ranks:START -->\nold\n<!-- ranks:END -->\nafter\n", encoding="utf-8")
+    success = {"mine": {"real": 0.5, "mine": 0.25}}
+    write_record("ranks", {"kind": "ranks", "success": success, "kendall_tau": {"mine": 1.0}})
+    assert envace("report", "--write", path).code == 0
+    written = path.read_text(encoding="utf-8")
+    assert written.startswith("before\n<!-- ranks:START -->\n| policy | real | in the world of mine |")
+    assert "| mine | 0.500 | 0.250 |" in written
+    assert written.endswith("<!-- ranks:END -->\nafter\n")

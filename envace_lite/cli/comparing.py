@@ -159,6 +159,8 @@ def report(
     for text in write or ():
         text.write_text(fill(text.read_text(encoding="utf-8")), encoding="utf-8")
         print(f"{text}: filled")
+    if write:
+        return
     for domain in [*DOMAINS, "all"] if by_domain else ["all"]:
         frame = table(records, split=split, domain=domain)
         print(f"\n{split}, {domain}\n" + (frame.to_string() if len(frame) else "no recorded runs"))
