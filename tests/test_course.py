@@ -209,7 +209,13 @@ def filled(path: Path) -> Any:
     return notebook, len(cells)
 
 
-TRAINS = {"00_start_here", "04_train_it", "08_your_own_domain"}
+TRAINS = {
+    "00_start_here",
+    "04_train_it",
+    "05_rehearsed_next_to_real",
+    "06_the_simpler_world",
+    "08_your_own_domain",
+}
 
 
 @pytest.mark.parametrize(
