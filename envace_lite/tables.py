@@ -70,7 +70,8 @@ def markdown(frame: pd.DataFrame) -> str:
     """A frame of texts as a markdown table."""
     rows = [[str(frame.index.name or ""), *frame.columns], ["---"] * (len(frame.columns) + 1)]
     rows += [[str(index), *map(str, row)] for index, row in zip(frame.index, frame.to_numpy(), strict=True)]
-    return "\n".join("| " + " | ".join(cell.replace("_", " ") for cell in row) + " |" for row in rows)
+    shown = ([cell if cell.startswith("`") else cell.replace("_", " ") for cell in row] for row in rows)
+    return "\n".join("| " + " | ".join(row) + " |" for row in shown)
 
 
 def demo_table(records: Iterable[dict[str, Any]]) -> pd.DataFrame:
