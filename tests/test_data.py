@@ -181,7 +181,7 @@ def test_a_record_says_how_to_make_it_again(path: Path) -> None:
     assert isinstance(record["seed"], int)
     options = parsed(record["command"])
     assert options.get("seed", record["seed"]) == record["seed"]
-    assert "config" in record or record["kind"] in ("evaluate", "bench")
+    assert "config" in record or record["kind"] in ("evaluate", "bench", "ranks", "deliberate")
 
 
 def trainings() -> list[dict[str, Any]]:
