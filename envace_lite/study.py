@@ -13,7 +13,7 @@ import pandas as pd
 from tqdm.auto import tqdm
 
 from envace_lite import fidelity, paths
-from envace_lite.domains import DOMAINS, Task, load_tasks
+from envace_lite.domains import DOMAINS, TRAP, Task, load_tasks
 from envace_lite.evaluate import Report, evaluate, rank_agreement
 from envace_lite.fidelity import by_depth, probe, probe_pairs
 from envace_lite.fidelity.measures import counts, ratio
@@ -61,8 +61,14 @@ OBSERVED = (*HEADLINE, "rehearsed_success", "fidelity_success", "fidelity_error"
 
 
 def shipped_tasks(domains: Iterable[str], split: str, limit: int | None = None) -> list[Task]:
-    """The shipped tasks of some domains, `limit` from each."""
-    return [task for name in domains for task in load_tasks(paths.task_file(name, split))[:limit]]
+    """The shipped tasks of some domains, `limit` from each; those of the trap are drawn, with the dial at one half."""
+    tasks: list[Task] = []
+    for name in domains:
+        if name == TRAP.name:
+            tasks += TRAP.tasks(split, 0.5, limit or 200)
+        else:
+            tasks += load_tasks(paths.task_file(name, split))[:limit]
+    return tasks
 
 
 def as_table(report: Report) -> dict[str, dict[str, list[float | None]]]:

@@ -12,7 +12,7 @@ from envace_lite.domains import DOMAINS, TRAP, Task, get_domain
 from envace_lite.policy import Family, Policy
 from envace_lite.reward import REWARDS
 from envace_lite.simpler import CELLS, few_examples, fidelity_term, judge, run_cell, trap_table
-from envace_lite.study import load_records
+from envace_lite.study import load_records, shipped_tasks
 from envace_lite.train import Grounding, TrainConfig, train
 from helpers import CHAT, carried_out, copied, planned_calls, same_weights, weights
 
@@ -35,6 +35,12 @@ def test_a_task_that_needs_the_rule_cannot_be_told_without_it() -> None:
         options = task.messages[-1]["content"].startswith("choose")
         assert ("date" in met) == TRAP.needs(task) or options
         assert "hold_room" not in [call.name for call in planned_calls(task)]
+
+
+def test_its_tasks_are_drawn_where_others_are_shipped() -> None:
+    tasks = shipped_tasks(["trap", "retail"], "test", 6)
+    assert [task.domain for task in tasks] == ["trap"] * 6 + ["retail"] * 6
+    assert sum(map(TRAP.needs, tasks[:6])) == 3
 
 
 def test_it_speaks_the_words_of_functions() -> None:
