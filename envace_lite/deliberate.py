@@ -19,6 +19,7 @@ import pandas as pd
 
 from envace_lite import paths
 from envace_lite.domains import DOMAINS
+from envace_lite.fidelity.measures import interval
 from envace_lite.policy import Policy
 from envace_lite.records import RecordError, write_record
 from envace_lite.rehearsal.controls import Refine, Scratch, Vote
@@ -119,16 +120,15 @@ def summary(frame: pd.DataFrame) -> dict[str, dict[str, list[float]]]:
     """
     groups = {"all": frame} | {kind: frame[frame.kind == kind] for kind in KINDS}
     return {
-        name: {metric: _interval(group[metric].to_numpy(float)) for metric in METRICS}
+        name: {
+            metric: [
+                round(x, 4) for x in interval((group[metric].to_numpy(float), np.ones(len(group)))).values()
+            ]
+            for metric in METRICS
+        }
         for name, group in groups.items()
         if len(group)
     }
-
-
-def _interval(values: np.ndarray, resamples: int = 1000) -> list[float]:
-    drawn = np.random.default_rng(0).integers(0, len(values), (resamples, len(values)))
-    low, high = np.quantile(values[drawn].mean(1), (0.025, 0.975))
-    return [round(float(x), 4) for x in (values.mean(), low, high)]
 
 
 def run_deliberate(

@@ -17,6 +17,7 @@ import pandas as pd
 from envace_lite.chat import GIVEN, ROLE_NAMES, Chat
 from envace_lite.domains import get_domain
 from envace_lite.pages import mark_difference
+from envace_lite.rehearsal.ledger import Decision
 from envace_lite.rollout import Trajectory
 
 _LINE = {"given": "dotted", "act": "solid", "rehearse": "double"}
@@ -205,25 +206,6 @@ def comparison_html(columns: Mapping[str, pd.DataFrame], rows: Sequence[int]) ->
 
 
 # ------------------------------------------------------------------------------------------------ private rehearsal
-
-
-@dataclass(frozen=True)
-class Decision:
-    """One thought of a private rehearsal.
-
-    Args:
-        candidate: the call that the policy has in mind.
-        rehearsed: what it believes that the call would bring.
-        verdict: what it makes of it, in a word.
-        action: `commit` or `revise`.
-        real: the real response to a committed call.
-    """
-
-    candidate: str
-    rehearsed: str
-    verdict: str
-    action: str
-    real: str = ""
 
 
 def decisions_text(budget: int, decisions: Sequence[Decision]) -> str:

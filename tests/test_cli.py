@@ -64,6 +64,7 @@ def envace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
     """Runs `envace ...` as the console script does; records and checkpoints go to a folder of the test."""
     monkeypatch.setattr(paths, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(paths, "WORK", tmp_path / "work")
+    monkeypatch.setattr(paths, "FIGURES", tmp_path / "figures")
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(*arguments: str | Path) -> Done:

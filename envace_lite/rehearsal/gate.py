@@ -21,7 +21,7 @@ from typing import Any
 from envace_lite.domains import Session
 from envace_lite.rehearsal.guard import imagining
 from envace_lite.rehearsal.ledger import Decision, Entry, Ledger
-from envace_lite.tools import ToolCall, ToolResponse
+from envace_lite.tools import MALFORMED, ToolCall, ToolResponse
 
 Rehearser = Callable[[ToolCall], ToolResponse]
 Rule = Callable[[ToolCall, ToolResponse], tuple[str, str]]
@@ -32,7 +32,7 @@ ACTIONS = ("commit", "revise", "ask")
 
 def careful(call: ToolCall, rehearsed: ToolResponse) -> tuple[str, str]:
     """Commit what should go well, revise what should be refused, ask a person about what makes no sense."""
-    if rehearsed.error == "malformed":
+    if rehearsed.error == MALFORMED:
         return "ask", "the rehearsed response makes no sense"
     if rehearsed.error is not None:
         return "revise", f"it should be refused: {rehearsed.error}"

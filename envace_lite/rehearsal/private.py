@@ -25,7 +25,7 @@ from envace_lite.rehearsal.episode import Deliberation, Episode
 from envace_lite.rehearsal.gate import Rehearser
 from envace_lite.rehearsal.scorers import SCORERS, Scorer
 from envace_lite.rollout import HORIZON, Rehearse
-from envace_lite.tools import ToolCall, ToolResponse
+from envace_lite.tools import MALFORMED, ToolCall, ToolResponse
 
 Memory = dict[str, Messages]
 """Imagined refusals: for each call, as a compact sentence, the two messages that tell of it."""
@@ -126,7 +126,7 @@ class PrivateRehearsal(Deliberation):
         for (episode, choice, memory), before, trajectories in zip(waiting, seen, drawn, strict=True):
             choice.add(trajectories, episode.memory + size(_flat(before), chat))
             for call, response in (t.exchanges[0] for t in trajectories if t.exchanges):
-                if response.error is not None and response.error != "malformed":
+                if response.error is not None and response.error != MALFORMED:
                     content = chat.decode(chat.encode(response.text, strict=False))
                     memory[call.text] = [
                         {"role": "assistant", "tool_calls": [call.to_message()]},
