@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from envace_lite import paths
-from envace_lite.domains import DOMAINS
+from envace_lite.domains import DOMAINS, Task
 from envace_lite.fidelity.measures import interval
 from envace_lite.policy import Policy
 from envace_lite.records import RecordError, write_record
@@ -26,7 +27,9 @@ from envace_lite.rehearsal.controls import Refine, Scratch, Vote
 from envace_lite.rehearsal.episode import Episode, Plain
 from envace_lite.rehearsal.ledger import TOKENS
 from envace_lite.rehearsal.private import PrivateRehearsal
-from envace_lite.rehearsal.scorers import Scorer, fit_verdict
+from envace_lite.rehearsal.scorers import CONTENT, SCORERS, Scorer, fit_verdict
+from envace_lite.reward import task_success
+from envace_lite.rollout import rollout
 from envace_lite.study import shipped_tasks
 
 BUDGETS = (0, 1, 2, 4, 8)
@@ -36,22 +39,28 @@ REFERENCE = "parallel"
 METHODS = {
     "plain": "plain execution",
     "greedy": "plain execution without sampling",
-    "parallel": "private rehearsal, parallel, agreement",
-    "sequential": "private rehearsal, sequential, with memory",
-    "verdict": "private rehearsal, parallel, verdict",
-    "write": "private rehearsal before writes alone",
+    "parallel": "rehearsal, parallel, agreement",
+    "likelihood": "rehearsal, parallel, likelihood",
+    "no_errors": "rehearsal, parallel, fewest errors",
+    "verdict": "rehearsal, parallel, own verdict",
+    "judged": "rehearsal, parallel, judge",
+    "sequential": "rehearsal, one by one, judge",
+    "write": "rehearsal before writes, judge",
     "vote": "majority vote, equal tokens",
+    "judged_vote": "vote after the judge, equal tokens",
     "refine": "self-refinement, equal tokens",
     "scratch": "free thinking, trained",
 }
 """The ways of deciding, with their titles."""
 WITHOUT_BUDGET = ("plain", "greedy", "scratch")
 """Those that are run once, with N = 0. `scratch` is for a policy that was trained so."""
-CONTROLS = ("vote", "refine")
+CONTROLS = ("vote", "judged_vote", "refine")
 """Those that spend what `REFERENCE` took."""
-USUAL = tuple(name for name in METHODS if name != "scratch")
+USUAL = tuple(name for name in METHODS if name not in ("likelihood", "no_errors", "scratch"))
 METRICS = {
     "real_success": "share of the tasks that end in the right state with the right answer",
+    "promised": "share that the judge found carried out in the imagination, before the first call",
+    "misled": "share that was promised so and failed in the world",
     "wrong_writes": "committed writes that took effect and belong to no acceptable outcome, a task",
     "irreversible_writes": "those of them that cannot be undone, a task",
     "world_errors": "errors met in the world, a task",
@@ -90,13 +99,20 @@ def make(
         if verdict is None:
             raise ValueError("the method `verdict` needs a verdict head; see `fit_verdict`")
         return PrivateRehearsal(policy, budget, scorer=verdict(), **options)
+    judged = options | {"scorer": "carried_out"}
     ways: dict[str, Callable[[], Plain]] = {
         "plain": lambda: Plain(policy, **options),
         "greedy": lambda: Plain(policy, temperature=0.0, seed=seed),
         "parallel": lambda: PrivateRehearsal(policy, budget, **options),
-        "sequential": lambda: PrivateRehearsal(policy, budget, "sequential", memory=True, **options),
-        "write": lambda: PrivateRehearsal(policy, budget, when="write", **options),
+        "likelihood": lambda: PrivateRehearsal(policy, budget, scorer="likelihood", **options),
+        "no_errors": lambda: PrivateRehearsal(policy, budget, scorer="no_errors", **options),
+        "judged": lambda: PrivateRehearsal(policy, budget, **judged),
+        "sequential": lambda: PrivateRehearsal(
+            policy, budget, "sequential", memory=True, enough=CONTENT, **judged
+        ),
+        "write": lambda: PrivateRehearsal(policy, budget, when="write", **judged),
         "vote": lambda: Vote(policy, allowance, **options),
+        "judged_vote": lambda: Vote(policy, allowance, judged=True, **options),
         "refine": lambda: Refine(policy, allowance, **options),
         "scratch": lambda: Scratch(policy, **options),
     }
@@ -114,11 +130,12 @@ def allowance_of(frame: pd.DataFrame) -> int:
 
 
 def summary(frame: pd.DataFrame) -> dict[str, dict[str, list[float]]]:
-    """Group -> metric -> [mean, low, high]: the groups are `all` and the kinds of task.
+    """Group -> metric -> [mean, low, high]: the groups are `all`, the kinds of task, and those the trap was set for.
 
     The ends are those of a 95 % bootstrap interval over the tasks.
     """
     groups = {"all": frame} | {kind: frame[frame.kind == kind] for kind in KINDS}
+    groups["needs"] = frame[frame.needs]
     return {
         name: {
             metric: [
@@ -129,6 +146,29 @@ def summary(frame: pd.DataFrame) -> dict[str, dict[str, list[float]]]:
         for name, group in groups.items()
         if len(group)
     }
+
+
+def tell_apart(
+    policy: Policy, tasks: Sequence[Task], scorers: Mapping[str, Scorer], *, seed: int = 0, count: int = 8
+) -> dict[str, float | None]:
+    """How well scorers tell imagined successes from failures: the share of pairs that they order rightly.
+
+    A pair is a continuation with task success, by the label, and one without, of the same conversation. A scorer that
+    knows nothing gets 0.5; None where there is no pair.
+
+    Args:
+        count: continuations of each task.
+    """
+    made = rollout(policy, tasks, group_size=count, generator=torch.Generator().manual_seed(seed))
+    right = {name: list[float]() for name in scorers}
+    for start in range(0, len(made), count):
+        group = made[start : start + count]
+        success = [task_success(t) for t in group]
+        pairs = [(i, j) for i in range(count) for j in range(count) if success[i] > success[j]]
+        for name, scorer in scorers.items():
+            scores = scorer(group)
+            right[name] += [(scores[i] > scores[j]) + 0.5 * (scores[i] == scores[j]) for i, j in pairs]
+    return {name: round(sum(found) / len(found), 4) if found else None for name, found in right.items()}
 
 
 def run_deliberate(
@@ -161,8 +201,9 @@ def run_deliberate(
     tasks = {split: shipped_tasks(domains, split, limit) for split in ("test", "held_out")}
     config = {"temperature": temperature, "limit": limit, "weights": _digest(policy)}
     about = {"kind": "deliberate", "command": command, "policy": name, "title": title, "seed": seed}
-    cells = _recorded(name, {"config": config, "domains": list(domains), "seed": seed}, folder)
-    record = {**about, "domains": list(domains), "config": config, "cells": cells}
+    earlier = _recorded(name, {"config": config, "domains": list(domains), "seed": seed}, folder)
+    record = {**about, "domains": list(domains), "config": config, "cells": {}, **earlier}
+    cells = record["cells"]
     fitted: list[Scorer] = []
 
     def verdict() -> Scorer:
@@ -188,6 +229,12 @@ def run_deliberate(
             "results": {split: summary(frame) for split, frame in frames.items()},
         }
         write_record(f"deliberate-{name}", record, folder)
+    if REFERENCE in methods and "scorers" not in record:
+        known = SCORERS | ({"verdict": verdict()} if "verdict" in methods else {})
+        record["scorers"] = {
+            split: tell_apart(policy, some, known, seed=seed) for split, some in tasks.items()
+        }
+        write_record(f"deliberate-{name}", record, folder)
     return record
 
 
@@ -209,15 +256,14 @@ def _digest(policy: Policy) -> str:
 
 
 def _recorded(name: str, settings: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
-    """The cells of an earlier run with the same settings."""
+    """What an earlier run with the same settings has measured."""
     path = (folder or paths.RUNS) / f"deliberate-{name}.json"
     if not path.is_file():
         return {}
     record = json.loads(path.read_text(encoding="utf-8"))
     if any(record.get(key) != value for key, value in settings.items()):
         raise RecordError(f"{path} is of another policy or other settings; delete it or choose another name")
-    cells: dict[str, Any] = record["cells"]
-    return cells
+    return {key: record[key] for key in ("cells", "scorers") if key in record}
 
 
 def curve(record: Mapping[str, Any], metric: str, *, split: str = "test", kind: str = "all") -> pd.DataFrame:

@@ -104,7 +104,10 @@ COLUMNS = {
 
 
 def run_cell(base: Policy, name: str, seed: int, *, command: str, steps: int | None = None) -> dict[str, Any]:
-    """Train one cell with one seed, judge it, and write its record. An interrupted run is continued."""
+    """Train one cell with one seed, judge it, and write its record; the policy goes to .work/trap-NAME-SEED/policy.
+
+    An interrupted run is continued.
+    """
     cell = CELLS[name]
     config = replace(TRAP_CONFIG, seed=seed, temperature=cell.temperature, steps=steps or TRAP_CONFIG.steps)
     grounding = cell.grounding(base, seed) if cell.grounding else None
@@ -116,6 +119,7 @@ def run_cell(base: Policy, name: str, seed: int, *, command: str, steps: int | N
         folder=paths.WORK / f"trap-{name}-{seed}",
         grounding=grounding,
     )
+    trained.save(paths.WORK / f"trap-{name}-{seed}" / "policy")
     record = {
         "kind": "trap",
         "command": command,

@@ -129,7 +129,7 @@ def test_a_study_of_another_policy_is_another(apt: Policy, tiny: Policy, tmp_pat
 
 def test_the_interval_is_over_the_tasks() -> None:
     rows = {metric: [0.0, 1.0] * 50 for metric in METRICS}
-    frame = pd.DataFrame({**rows, "kind": ["goal"] * 100})
+    frame = pd.DataFrame({**rows, "kind": ["goal"] * 100, "needs": [False] * 100})
     value, low, high = summary(frame)["all"]["real_success"]
     assert value == 0.5
     assert (low, high) == pytest.approx((0.4, 0.6), abs=0.02)  # 1.96 * sqrt(0.25 / 100)
@@ -227,7 +227,7 @@ def test_a_study_from_the_shell(
     ("arguments", "problem"),
     [
         (["rehearse", "--mode", "both"], "parallel, sequential"),
-        (["rehearse", "--scorer", "luck"], "agreement, likelihood, no_errors, verdict"),
+        (["rehearse", "--scorer", "luck"], "agreement, likelihood, no_errors, carried_out, verdict"),
         (["deliberate", "--policy", "x=y", "--methods", "luck"], "plain, greedy"),
         (["deliberate", "--policy", "x=y", "--budgets", "two"], "whole numbers"),
         (["deliberate", "--policy", "data/base"], "NAME=FOLDER"),

@@ -27,6 +27,7 @@ FLOORS = [
     "paths",
     "tools",
     "domains",
+    "judge",
     "chat",
     "attention",
     "policy",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,7 @@ from envace_lite.rehearsal.private import PrivateRehearsal
 from envace_lite.rehearsal.scorers import (
     WrittenVerdict,
     agreement,
+    carried_out,
     fit_verdict,
     likelihood,
     no_errors,
@@ -476,6 +478,45 @@ def test_no_errors() -> None:
     assert no_errors([BAD, GOOD, DETOUR, BROKEN]) == [-1.0, 0.0, 0.0, -1.0]
 
 
+def test_carried_out(apt: Policy) -> None:
+    """Done before unfinished before broken; between equals the more probable one."""
+    task = find_task("retail", "error", "instructions", "calls:1", without=["turns:2", "policy"])
+    done = replace(
+        trajectory(task, real_exchanges(task), *task.outcomes[0].answers),
+        ids=[0, 0],
+        roles=[ACT, ACT],
+        log_probs=[math.log(0.5)] * 2,
+    )
+    likely = replace(done, log_probs=[math.log(0.9)] * 2)
+    unfinished = replace(done, said=done.said[:-1])
+    broken = replace(done, said=[*done.said[:-1], {"role": "assistant", "content": "word_0"}])
+    assert carried_out([done, likely, unfinished, broken]) == pytest.approx([2.5, 2.9, 1.5, 0.5])
+
+
+def test_a_sequential_rehearsal_may_be_content(apt: Policy, lessons: Lessons) -> None:
+    """With a score that is always reached one continuation is enough; with one that never is, all are drawn."""
+    episodes = [Episode(task) for task, _ in lessons]
+    for enough, count in ((-1.0, 1), (1e9, 3), (None, 3)):
+        choices = PrivateRehearsal(apt, 3, "sequential", enough=enough).deliberate(episodes, seeded())
+        assert [len(choice.drawn) for choice in choices] == [count] * len(episodes)
+
+
+def test_a_broken_promise_is_counted() -> None:
+    """A policy whose world cannot say no promises what the world refuses."""
+    task = find_task("retail", "error", "instructions", "calls:1", without=["turns:2", "policy"])
+    (call,) = planned_calls(task)
+    order = call.arguments["target"]
+    real = conversation(task)
+    told = {**real[-2], "content": f"{order}:paid needs:paid ok {order}:packed"}
+    cheerful = [*real[:-2], told, {"role": "assistant", "content": "packed"}]
+    for messages, promised, misled in ((cheerful, True, True), (real, True, False)):
+        (episode,) = PrivateRehearsal(scripted((task, messages)), 1).run([task])
+        row = episode.row()
+        assert (row["promised"], row["misled"]) == (promised, misled)
+    (plain,) = Plain(scripted((task, real))).run([task])
+    assert not plain.row()["promised"]
+
+
 def test_likelihood() -> None:
     """The mean over what was written: a forced token does not count, and length is no fault."""
     short = Trajectory(HAND, [], [1, 2, 3], [ACT, GIVEN, ACT], [-1.0, 0.0, -2.0])
@@ -617,7 +658,7 @@ def test_a_vote_takes_the_majority(apt: Policy, monkeypatch: pytest.MonkeyPatch)
     calls = ["get_order o1", "pack_order o2", "nonsense", "pack_order o2", "cancel_order o1"]
 
     def drawn(self: Any, situations: Any, responder: Any, count: int, *_: Any) -> Any:
-        assert (count, responder.horizon) == (5, 0)
+        assert (count, responder.horizon) == (6, 0)
         yield [_candidate(text) for text in calls]
 
     monkeypatch.setattr(Deliberation, "draw", drawn)
@@ -627,6 +668,29 @@ def test_a_vote_takes_the_majority(apt: Policy, monkeypatch: pytest.MonkeyPatch)
         "revise `get_order o1`: 1 of 4 votes",
         "commit `pack_order o2`: 2 of 4 votes",
     ]
+
+
+def test_a_vote_after_the_judge(apt: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the judge calls broken has no vote, unless nothing else is there."""
+    task = find_task("retail", "goal", "reach", "calls:2")
+    said = conversation(task)[len(task.messages) :]
+    first = ToolCall.from_message(said[0]["tool_calls"][0]).text
+    early = {"role": "assistant", "content": said[-1]["content"]}
+    texts = {"say": early, first: said[0]}
+
+    def drawn(self: Any, *_: Any) -> Any:
+        made = [_candidate(text) for text in ("say", "say", first)]
+        for t, text in zip(made, ("say", "say", first), strict=True):
+            t.task, t.said = task, [texts[text]]
+        yield made
+
+    monkeypatch.setattr(Deliberation, "draw", drawn)
+    for judged, chosen in ((False, 0), (True, 2)):
+        (choice,) = Vote(apt, 20, judged=judged).deliberate([Episode(task)], seeded())
+        assert choice.chosen == chosen
+    texts[first] = early  # all are broken: the first is committed
+    (choice,) = Vote(apt, 20, judged=True).deliberate([Episode(task)], seeded())
+    assert choice.chosen == 0
 
 
 def _candidate(text: str) -> Trajectory:

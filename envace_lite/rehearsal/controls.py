@@ -4,7 +4,7 @@ Whether imagining helps can only be said beside other uses of what it costs. Eac
 tokens before one committed message, beyond one reading of the conversation. All read and written tokens count,
 discarded ones too. With an allowance of 0 each of them is plain execution, bit for bit.
 
-    Vote        many candidates, and the call that most of them are
+    Vote        many candidates, and the call that most of them are; with `judged`, of those that pass the judge
     Refine      a candidate is shown again and written anew, as often as the allowance lets
     Scratch     free thinking before each call; for a policy that was trained with it
 
@@ -16,9 +16,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
+from envace_lite.judge import BROKEN, judge
 from envace_lite.policy import Policy
 from envace_lite.rehearsal.choice import Choice, messages_of, parsed
 from envace_lite.rehearsal.episode import Deliberation, Episode, Plain
@@ -26,8 +28,8 @@ from envace_lite.rollout import Rehearse
 
 DRAFTS = 2
 """Messages of free thinking before each one that counts."""
-CALL = 4
-"""Tokens of a usual call; an allowance of so many tokens buys one more candidate."""
+CALL = 3
+"""Tokens of a short call; an allowance of so many tokens buys one more candidate."""
 
 
 class Control(Deliberation):
@@ -45,7 +47,7 @@ class Control(Deliberation):
 
     @property
     def candidates(self) -> int:
-        """How many messages the allowance usually buys."""
+        """The most messages that the allowance can buy."""
         return max(self.budget // CALL, 1)
 
     def draw_within(
@@ -61,7 +63,17 @@ class Control(Deliberation):
 
 
 class Vote(Control):
-    """Best of N: many candidates without a response, and the majority's is committed; the earlier one in a tie."""
+    """Best of N: many candidates without a response, and the majority's is committed; the earlier one in a tie.
+
+    Args:
+        judged: whether the judge reads each candidate, and those that it calls broken have no vote. It knows the real
+            responses so far and no rehearsed one: what a judge is worth without imagination.
+        policy, allowance, temperature, seed: as for `Control`.
+    """
+
+    def __init__(self, policy: Policy, allowance: int, *, judged: bool = False, **options: Any):
+        super().__init__(policy, allowance, **options)
+        self.judged = judged
 
     def decide(self, episodes: Sequence[Episode], generator: torch.Generator) -> list[Choice]:
         """Draw, and count."""
@@ -69,7 +81,11 @@ class Vote(Control):
         choices = self.draw_within(episodes, Rehearse(horizon=0), self.candidates, generator)
         for choice in choices:
             texts = [next((text for _, text in messages_of(t, chat)), "") for t in choice.drawn]
-            votes = Counter(text for text, t in zip(texts, choice.drawn, strict=True) if t.said)
+            votes = Counter(
+                text
+                for text, t in zip(texts, choice.drawn, strict=True)
+                if t.said and not (self.judged and judge(t.task, t.said) == BROKEN)
+            )
             best = texts.index(max(votes, key=votes.__getitem__)) if votes else 0
             verdicts = {i: f"{votes[text]} of {votes.total()} votes" for i, text in enumerate(texts)}
             choice.settle(chat, best, verdicts)

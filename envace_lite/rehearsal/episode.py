@@ -19,7 +19,8 @@ import torch
 
 from envace_lite.chat import GIVEN, Chat
 from envace_lite.decoding import LONGEST_MESSAGE
-from envace_lite.domains import Session, Task, get_domain
+from envace_lite.domains import TRAP, Session, Task, get_domain
+from envace_lite.judge import DONE, judge
 from envace_lite.policy import CONTEXT, Policy
 from envace_lite.rehearsal.choice import Choice, Messages, bare, length, messages_of, parsed, size
 from envace_lite.rehearsal.guard import imagining
@@ -53,6 +54,8 @@ class Episode:
         memory: tokens of memory in the conversation.
         number: committed messages.
         beyond: tokens taken for them, beyond one reading of the conversation for each.
+        promised: whether the first message was committed because the judge found the request carried out, in the
+            imagination.
     """
 
     def __init__(self, task: Task, session: Session | None = None):
@@ -62,6 +65,7 @@ class Episode:
         self.answers: list[str] = []
         self.ending, self.ledger = "", Ledger()
         self.memory = self.number = self.beyond = 0
+        self.promised = False
 
     def situation(self, memory: Messages | None = None) -> Task:
         """The task as it stands now, without what the user will say later."""
@@ -90,7 +94,10 @@ class Episode:
         """Log a decision, and carry the chosen message out in the real environment."""
         self.imagined(choice, chat)
         self.beyond += choice.spent - len(choice.drawn[0].prompt)
-        written = messages_of(choice.drawn[choice.chosen], chat)
+        best = choice.drawn[choice.chosen]
+        if not self.number:
+            self.promised = judge(best.task, best.said) == DONE and bool(best.exchanges)
+        written = messages_of(best, chat)
         text = written[choice.place][1] if written else ""
         self.said(text, self.session.digest())
         self.ledger.decide(*choice.steps)
@@ -143,11 +150,15 @@ class Episode:
 
     def row(self) -> dict[str, Any]:
         """How it went, as plain data."""
+        success = self.session.verify(self.answers).success
         return {
             "task": self.task.id,
             "domain": self.task.domain,
             "kind": self.task.tags[0],
-            "real_success": self.session.verify(self.answers).success,
+            "needs": self.task.domain == TRAP.name and TRAP.needs(self.task),
+            "real_success": success,
+            "promised": self.promised,
+            "misled": self.promised and not success,
             **harm(self.task, self.ledger),
             "tokens": self.ledger.total,
             **self.ledger.tokens,

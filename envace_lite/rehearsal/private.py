@@ -49,6 +49,7 @@ class PrivateRehearsal(Deliberation):
         when: `always`; only before a `write`; or only when `unsure`. The last two write a draft first, commit it where
             they do not rehearse, and set it aside where they do.
         memory: whether refusals that were imagined stay in the committed conversation.
+        enough: a score with which a sequential rehearsal is content: it imagines no further. None never is.
         temperature, seed: as for `Plain`.
 
     Raises:
@@ -66,6 +67,7 @@ class PrivateRehearsal(Deliberation):
         tokens: int | None = None,
         when: str = "always",
         memory: bool = False,
+        enough: float | None = None,
         temperature: float = 1.0,
         seed: int = 0,
     ):
@@ -85,7 +87,7 @@ class PrivateRehearsal(Deliberation):
             )
         self.budget, self.mode, self.depth, self.tokens = budget, mode, depth or HORIZON, tokens
         self.scorer = SCORERS[scorer] if isinstance(scorer, str) else scorer
-        self.when, self.memory = when, memory
+        self.when, self.memory, self.enough = when, memory, enough
 
     def decide(self, episodes: Sequence[Episode], generator: torch.Generator) -> list[Choice]:
         """Imagine for all these episodes together, and choose."""
@@ -100,7 +102,7 @@ class PrivateRehearsal(Deliberation):
         if self.tokens is not None:
             count = max(min(count, self.tokens // LONGEST_MESSAGE), 1)
         for _ in range(rounds):
-            waiting = [entry for entry in waiting if self._affords(*entry)]
+            waiting = [entry for entry in waiting if self._affords(*entry) and not self._content(entry[1])]
             self._imagine(waiting, Rehearse(horizon=self.depth), count, generator)
         for choice, draft, memory in zip(choices, drafts, memories, strict=True):
             self._choose(choice, draft)
@@ -148,6 +150,11 @@ class PrivateRehearsal(Deliberation):
         if self.tokens is not None and self._left(episode, choice, memory) < LONGEST_MESSAGE:
             return False
         return len(self._prompt(episode, memory)) <= CONTEXT - LONGEST_MESSAGE
+
+    def _content(self, choice: Choice) -> bool:
+        """Whether what was imagined last is good enough."""
+        last = choice.drawn[-1:]
+        return self.enough is not None and bool(last and last[0].said) and self.scorer(last)[0] >= self.enough
 
     def _occasion(self, choice: Choice) -> bool:
         """Whether the draft, if there is one, asks for a rehearsal."""

@@ -9,6 +9,7 @@ it, and the policy learns to write them by nothing but task success (`fit_verdic
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from envace_lite.chat import GIVEN
 from envace_lite.domains import Task
+from envace_lite.judge import BROKEN, DONE, OPEN, judge
 from envace_lite.policy import Family, Policy, with_lora
 from envace_lite.reward import believed_writes, task_success
 from envace_lite.rollout import Trajectory, rollout
@@ -57,7 +59,23 @@ def no_errors(continuations: Sequence[Trajectory]) -> list[float]:
     ]
 
 
-SCORERS: dict[str, Scorer] = {"agreement": agreement, "likelihood": likelihood, "no_errors": no_errors}
+CONTENT = 2.0
+"""What `carried_out` gives at least to requests that are carried out."""
+
+
+def carried_out(continuations: Sequence[Trajectory]) -> list[float]:
+    """The judge's word on each imagined end: 2 for requests carried out, 1 for unfinished ones, 0 for anything else.
+
+    The geometric mean of the probabilities of the tokens, which is less than 1, decides between equals.
+    """
+    worth = {DONE: CONTENT, OPEN: 1.0, BROKEN: 0.0}
+    likely = likelihood(continuations)
+    return [worth[judge(t.task, t.said)] + math.exp(p) for t, p in zip(continuations, likely, strict=True)]
+
+
+SCORERS: dict[str, Scorer] = {
+    scorer.__name__: scorer for scorer in (agreement, likelihood, no_errors, carried_out)
+}
 """The scorers that need no training."""
 
 

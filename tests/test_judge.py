@@ -1,0 +1,105 @@
+"""The judge: what the conversation itself tells, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from envace_lite.domains import Domain, Task
+from envace_lite.judge import BROKEN, DONE, OPEN, judge
+from envace_lite.tools import ToolCall
+from helpers import EVERY_DOMAIN, conversation, find_task, some_tasks, splits
+
+every_domain = pytest.mark.parametrize("domain", EVERY_DOMAIN, ids=lambda domain: domain.name)
+
+
+@pytest.mark.parametrize("together", [False, True])
+@every_domain
+def test_the_real_course_of_events_is_open_to_its_end(domain: Domain, together: bool) -> None:
+    """Every part of it is open, also between a call and its response; the whole is done."""
+    for task in some_tasks(domain, 150):
+        if together and " and " not in f"{task.messages[-1]['content']} {task.later_turns}":
+            continue
+        if together and "calls:2" not in task.tags:
+            continue
+        messages = conversation(task, together=together)
+        said = messages[len(task.messages) :]
+        words = [judge(task, said[:end]) for end in range(len(said) + 1)]
+        assert words == [OPEN] * len(said) + [DONE], (task.id, words)
+
+
+@every_domain
+def test_a_conversation_may_have_gone_on_for_a_while(domain: Domain) -> None:
+    """Split anywhere into what the task holds and what follows, it is the same conversation."""
+    for task in some_tasks(domain, 60):
+        messages = conversation(task)
+        for end in range(len(task.messages), len(messages)):
+            later = [m["content"] for m in messages[end:] if m["role"] == "user"]
+            situation = replace(task, messages=messages[:end], later_turns=later)
+            assert judge(situation, messages[end:]) == DONE
+
+
+@every_domain
+def test_what_was_not_asked_for_breaks_it(domain: Domain) -> None:
+    """A wrong answer, one too many, a call that no step names."""
+    for task in some_tasks(domain, 150):
+        messages = conversation(task)
+        said = messages[len(task.messages) :]
+        assert judge(task, [*said[:-1], {**said[-1], "content": "word_0"}]) == BROKEN
+        assert judge(task, [*said, said[-1]]) == BROKEN
+        if "instructions" in task.tags:
+            odd = ToolCall(task.tools[0]["function"]["name"], {"target": "word_0"})
+            call = {"role": "assistant", "tool_calls": [odd.to_message()]}
+            assert judge(task, [call]) == BROKEN
+            assert judge(task, [*said[:-1], call]) == BROKEN
+
+
+def refused_task() -> Task:
+    """A task `A else B report X` in which A is refused."""
+    for task in splits("retail")["train"]:
+        if {"error", "calls:2", "instructions"} <= set(task.tags) and not task.later_turns:
+            first, second = task.plan[0]
+            if task.messages[-1]["content"].startswith(f"{first} else {second} report "):
+                return task
+    raise AssertionError("there is none")
+
+
+def test_it_believes_what_it_reads() -> None:
+    """Told that the first step went well, it breaks with the alternative; nobody asks the world."""
+    task = refused_task()
+    said = conversation(task)[len(task.messages) :]
+    assert judge(task, said) == DONE
+    cheerful = {**said[1], "content": "o5:sent needs:sent ok o5:delivered"}
+    assert judge(task, [said[0], cheerful, *said[2:]]) == BROKEN
+    assert judge(task, [said[0], cheerful, said[-1]]) == BROKEN  # the answer is not what was told
+    assert judge(task, [said[0], cheerful]) == OPEN
+
+
+def test_a_goal_is_reached_by_whatever_way() -> None:
+    task = find_task("retail", "goal", "reach", "calls:2")
+    said = conversation(task)[len(task.messages) :]
+    assert judge(task, said) == DONE
+    assert judge(task, said[:2]) == OPEN  # half of the way
+    assert judge(task, [*said[:2], said[-1]]) == BROKEN  # an answer too early
+    assert judge(task, [*said[:2], *said]) == DONE  # a call too many is no harm that it could read
+
+
+def test_a_request_in_other_words_is_not_understood() -> None:
+    task = refused_task()
+    other = replace(task, messages=[task.messages[0], {"role": "user", "content": "do something"}])
+    assert judge(other) == OPEN
+    said = conversation(task)[len(task.messages) :]
+    assert judge(other, said) == BROKEN
+
+
+def test_it_opens_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = refused_task()
+    said = conversation(task)[len(task.messages) :]
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a session was opened")
+
+    monkeypatch.setattr(Domain, "reset", refuse)
+    assert judge(task, said) == DONE
+    assert judge(replace(task, outcomes=[]), said) == DONE  # and there is no label
