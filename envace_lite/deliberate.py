@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,44 +19,23 @@ import pandas as pd
 import torch
 
 from envace_lite import paths
-from envace_lite.domains import DOMAINS, Task
+from envace_lite.domains import DOMAINS, TRAP, Task
 from envace_lite.fidelity.measures import interval
 from envace_lite.policy import Policy
 from envace_lite.records import RecordError, write_record
-from envace_lite.rehearsal.controls import Refine, Scratch, Vote
-from envace_lite.rehearsal.episode import Episode, Plain
+from envace_lite.rehearsal.episode import Episode
 from envace_lite.rehearsal.ledger import TOKENS
-from envace_lite.rehearsal.private import PrivateRehearsal
-from envace_lite.rehearsal.scorers import CONTENT, SCORERS, Scorer, fit_verdict
+from envace_lite.rehearsal.scorers import SCORERS, Scorer, fit_verdict
+from envace_lite.rehearsal.ways import CONTROLS, METHODS, USUAL, WITHOUT_BUDGET, make
 from envace_lite.reward import task_success
 from envace_lite.rollout import rollout
 from envace_lite.study import shipped_tasks
+from envace_lite.tables import markdown, with_interval
 
 BUDGETS = (0, 1, 2, 4, 8)
 """N, imagined continuations before one committed message."""
 REFERENCE = "parallel"
-"""The way whose tokens the controls may spend."""
-METHODS = {
-    "plain": "plain execution",
-    "greedy": "plain execution without sampling",
-    "parallel": "rehearsal, parallel, agreement",
-    "likelihood": "rehearsal, parallel, likelihood",
-    "no_errors": "rehearsal, parallel, fewest errors",
-    "verdict": "rehearsal, parallel, own verdict",
-    "judged": "rehearsal, parallel, judge",
-    "sequential": "rehearsal, one by one, judge",
-    "write": "rehearsal before writes, judge",
-    "vote": "majority vote, equal tokens",
-    "judged_vote": "vote after the judge, equal tokens",
-    "refine": "self-refinement, equal tokens",
-    "scratch": "free thinking, trained",
-}
-"""The ways of deciding, with their titles."""
-WITHOUT_BUDGET = ("plain", "greedy", "scratch")
-"""Those that are run once, with N = 0. `scratch` is for a policy that was trained so."""
-CONTROLS = ("vote", "judged_vote", "refine")
-"""Those that spend what `REFERENCE` took."""
-USUAL = tuple(name for name in METHODS if name not in ("likelihood", "no_errors", "scratch"))
+"""The way of deciding whose tokens the controls may spend."""
 METRICS = {
     "real_success": "share of the tasks that end in the right state with the right answer",
     "promised": "share that the judge found carried out in the imagination, before the first call",
@@ -72,51 +51,6 @@ METRICS = {
 }
 """What is recorded of each way, in this order."""
 KINDS = ("instructions", "goal")
-
-
-def make(
-    method: str,
-    policy: Policy,
-    budget: int,
-    allowance: int = 0,
-    *,
-    verdict: Callable[[], Scorer] | None = None,
-    temperature: float = 1.0,
-    seed: int = 0,
-) -> Plain:
-    """A way of deciding by its name in `METHODS`.
-
-    Args:
-        budget: N.
-        allowance: tokens that a control may spend before each message.
-        verdict: makes the scorer of the method `verdict`.
-
-    Raises:
-        KeyError: there is no such method.
-    """
-    options: dict[str, Any] = {"temperature": temperature, "seed": seed}
-    if method == "verdict":
-        if verdict is None:
-            raise ValueError("the method `verdict` needs a verdict head; see `fit_verdict`")
-        return PrivateRehearsal(policy, budget, scorer=verdict(), **options)
-    judged = options | {"scorer": "carried_out"}
-    ways: dict[str, Callable[[], Plain]] = {
-        "plain": lambda: Plain(policy, **options),
-        "greedy": lambda: Plain(policy, temperature=0.0, seed=seed),
-        "parallel": lambda: PrivateRehearsal(policy, budget, **options),
-        "likelihood": lambda: PrivateRehearsal(policy, budget, scorer="likelihood", **options),
-        "no_errors": lambda: PrivateRehearsal(policy, budget, scorer="no_errors", **options),
-        "judged": lambda: PrivateRehearsal(policy, budget, **judged),
-        "sequential": lambda: PrivateRehearsal(
-            policy, budget, "sequential", memory=True, enough=CONTENT, **judged
-        ),
-        "write": lambda: PrivateRehearsal(policy, budget, when="write", **judged),
-        "vote": lambda: Vote(policy, allowance, **options),
-        "judged_vote": lambda: Vote(policy, allowance, judged=True, **options),
-        "refine": lambda: Refine(policy, allowance, **options),
-        "scratch": lambda: Scratch(policy, **options),
-    }
-    return ways[method]()
 
 
 def as_frame(episodes: Sequence[Episode]) -> pd.DataFrame:
@@ -224,6 +158,7 @@ def run_deliberate(
         cells[key] = {
             "method": method,
             "budget": budget,
+            "command": command,
             "seconds": round(time.perf_counter() - start, 1),
             "allowance": {split: allowance_of(frame) for split, frame in frames.items()},
             "results": {split: summary(frame) for split, frame in frames.items()},
@@ -275,3 +210,85 @@ def curve(record: Mapping[str, Any], metric: str, *, split: str = "test", kind: 
         tokens = results["tokens"][0]
         rows.append((cell["method"], cell["budget"], tokens, value, low, high))
     return pd.DataFrame(rows, columns=["method", "budget", "tokens", "value", "low", "high"])
+
+
+def table(records: Sequence[Mapping[str, Any]], split: str, budgets: Sequence[int] = (2, 8)) -> pd.DataFrame:
+    """Each way of deciding at some budgets: means over the records with 95 % intervals, one row a way and N."""
+    lines: dict[str, dict[str, Any]] = {}
+    for method, title in METHODS.items():
+        for budget in (0, *budgets):
+            cells = [r["cells"][key] for r in records if (key := f"{method}-{budget}") in r["cells"]]
+            if cells:
+                groups = [cell["results"][split] for cell in cells]
+                line: dict[str, Any] = {"N": budget, "seeds": len(cells)}
+                for kind in KINDS:
+                    values = [group[kind]["real_success"][0] for group in groups]
+                    line[f"real success, {kind}"] = with_interval(values, share=True)
+                for metric in ("wrong_writes", "irreversible_writes", "world_errors"):
+                    line[metric] = with_interval([group["all"][metric][0] for group in groups])
+                line["tokens"] = f"{np.mean([group['all']['tokens'][0] for group in groups]):.0f}"
+                lines[f"{title}, {budget}"] = {"way of deciding": title, **line}
+    return pd.DataFrame(lines).T.set_index("way of deciding") if lines else pd.DataFrame()
+
+
+def gains(
+    records: Sequence[Mapping[str, Any]],
+    split: str,
+    method: str = "judged",
+    budgets: Sequence[int] = (2, 4, 8),
+) -> pd.DataFrame:
+    """What a way of deciding brings beyond the others at the same N, seed by seed: means with 95 % intervals.
+
+    Positive differences of real success are gains; so are negative ones of wrong writes.
+    """
+    lines = []
+    for budget in budgets:
+        for other in ("plain", "greedy", "parallel", *CONTROLS):
+            keys = f"{method}-{budget}", f"{other}-{0 if other in WITHOUT_BUDGET else budget}"
+            pairs = [
+                [r["cells"][key]["results"][split] for key in keys]
+                for r in records
+                if all(key in r["cells"] for key in keys)
+            ]
+            if pairs:
+                line = {"N": budget, "beyond": METHODS[other], "seeds": len(pairs)}
+                for metric, group in (
+                    ("real_success", "all"),
+                    *(("real_success", kind) for kind in KINDS),
+                    ("wrong_writes", "all"),
+                ):
+                    differences = [a[group][metric][0] - b[group][metric][0] for a, b in pairs]
+                    line[f"{metric}, {group}"] = with_interval(differences)
+                lines.append(line)
+    return pd.DataFrame(lines).set_index("N") if lines else pd.DataFrame()
+
+
+def tables(records: Sequence[Mapping[str, Any]]) -> str:
+    """The study of private rehearsal as markdown, made from the records alone; one part a title and split."""
+    titled: dict[str, list[Mapping[str, Any]]] = {}
+    for record in records:
+        if record.get("kind") == "deliberate" and TRAP.name not in record["domains"]:
+            titled.setdefault(record["title"], []).append(record)
+    parts = []
+    for title, found in titled.items():
+        for split, words in (("test", "test tasks"), ("held_out", "held-out tools")):
+            parts += [f"**{title}, {words}**".capitalize(), markdown(table(found, split))]
+            difference = gains(found, split)
+            if len(difference):
+                parts += [
+                    f"What the judged rehearsal brings beyond the others, {words}:",
+                    markdown(difference),
+                ]
+        told = [r["scorers"] for r in found if "scorers" in r]
+        if told:
+            names = dict.fromkeys(name for scorers in told for name in scorers["test"])
+            rows = {
+                name: {
+                    words: with_interval([scorers[split][name] for scorers in told], share=True)
+                    for split, words in (("test", "test tasks"), ("held_out", "held-out tools"))
+                }
+                for name in names
+            }
+            parts += ["Pairs of a success and a failure that each scorer orders rightly:"]
+            parts.append(markdown(pd.DataFrame(rows).T.rename_axis("scorer")))
+    return "\n\n".join(parts)

@@ -7,6 +7,8 @@ ROOT = Path(os.environ.get("ENVACE_ROOT", Path(__file__).resolve().parent.parent
 """The project's folder; set the environment variable `ENVACE_ROOT` to use another."""
 DATA = ROOT / "data"
 BASE = DATA / "base"
+REHEARSED = DATA / "rehearsed"
+"""The base after world rehearsal on all domains (seed 0)."""
 RUNS = DATA / "runs"
 FIGURES = ROOT / "figures"
 WORK = ROOT / ".work"

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,9 +21,11 @@ from nbformat.v4 import new_code_cell
 
 import course
 import lint_notebooks as linter
-from envace_lite import grpo
+from envace_lite import grpo, minutes, paths
 from envace_lite.chat import REHEARSE
 from envace_lite.policy import Policy, with_lora
+from envace_lite.rehearsal.episode import Episode
+from envace_lite.rehearsal.private import PrivateRehearsal
 from envace_lite.reward import task_success
 from envace_lite.rollout import rollout
 from envace_lite.train import TrainConfig, update
@@ -175,6 +181,19 @@ def test_the_joint_update_of_03_is_the_librarys(apt: Policy) -> None:
         torch.testing.assert_close(value, results[1][name], rtol=1e-3, atol=1e-6)
 
 
+def test_the_rehearsal_of_07_is_the_librarys(apt: Policy, lessons: Any) -> None:
+    [decide] = course.definitions(course.named("07"), "decide")
+    compared = 0
+    for task in [task for task, _ in lessons]:
+        for seed in range(3):
+            mine = decide(apt, task, 4, torch.Generator().manual_seed(seed))
+            way = PrivateRehearsal(apt, 4, scorer="carried_out")
+            [choice] = way.deliberate([Episode(task)], torch.Generator().manual_seed(seed))
+            assert mine.ids == choice.drawn[choice.chosen].ids
+            compared += choice.chosen > 0
+    assert compared > 0, "always the first: nothing was chosen"
+
+
 # Running them ------------------------------------------------------------------------------------------------
 
 BEFORE = """
@@ -207,6 +226,54 @@ def filled(path: Path) -> Any:
         again.append(new_code_cell(solutions.get(place, text)))
     notebook.cells = [new_code_cell(BEFORE), *cells, *again]
     return notebook, len(cells)
+
+
+# On other machines ------------------------------------------------------------------------------------------
+
+CHECK = [sys.executable, "-m", "pytest", "-q", "--nbval", "--nbval-sanitize-with", "tests/nbval_sanitize.cfg"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("instructions", ["default", "avx2", "avx512"])
+@pytest.mark.parametrize("number", ["00", "02"])
+def test_other_instruction_sets_give_the_committed_outputs(number: str, instructions: str) -> None:
+    """The notebook that trains live, and the one that shows probabilities. A set that the machine lacks is not used."""
+    done = subprocess.run(
+        [*CHECK, str(course.named(number))],
+        cwd=paths.ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": instructions},
+        capture_output=True,
+        check=False,
+        encoding="utf-8",
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_each_notebook_takes_less_than_three_minutes() -> None:
+    """By the recorded times on two cores; `envace minutes` records them."""
+    record = json.loads((paths.RUNS / "notebooks.json").read_text(encoding="utf-8"))
+    assert list(record["seconds"]) == [path.stem for path in course.COURSE]
+    assert max(record["seconds"].values()) < minutes.LIMIT
+    assert sum(record["seconds"].values()) < 15 * 60
+    assert record["cores"] == 2
+
+
+def test_times_are_measured_and_a_failing_notebook_is_named(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(paths, "RUNS", tmp_path / "runs")
+    notebook = nbformat.v4.new_notebook(
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    )
+    output = nbformat.v4.new_output("stream", name="stdout", text="2\n")
+    notebook.cells = [new_code_cell("print(1 + 1)", execution_count=1, outputs=[output])]
+    right, wrong = tmp_path / "right.ipynb", tmp_path / "wrong.ipynb"
+    nbformat.write(notebook, right)
+    notebook.cells[0].source = "print(1 + 2)"
+    nbformat.write(notebook, wrong)
+    record = minutes.measure([right], command="envace minutes")
+    assert 0 < record["seconds"]["right"] < 60
+    assert "| `right` |" in minutes.minutes_table([record])
+    with pytest.raises(minutes.NotebookError, match=r"wrong\.ipynb fails its check"):
+        minutes.measure([right, wrong], command="envace minutes")
 
 
 TRAINS = {

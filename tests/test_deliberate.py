@@ -14,13 +14,14 @@ import pandas as pd
 import pytest
 
 from envace_lite import cli, deliberate, paths, plots, study
-from envace_lite.deliberate import CONTROLS, METHODS, METRICS, USUAL, curve, make, run_deliberate, summary
+from envace_lite.deliberate import METRICS, curve, run_deliberate, summary
 from envace_lite.domains import Task
 from envace_lite.evaluate import deploy
 from envace_lite.policy import Policy
 from envace_lite.records import RecordError
 from envace_lite.rehearsal import scorers
 from envace_lite.rehearsal.episode import Episode
+from envace_lite.rehearsal.ways import CONTROLS, METHODS, USUAL, make
 from envace_lite.study import load_records
 
 QUICK = partial(scorers.fit_verdict, steps=2)

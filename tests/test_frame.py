@@ -57,6 +57,7 @@ FLOORS = [
     "question",
     "grading",
     "site",
+    "minutes",
     "demo",
     "peers",
     "bench",
@@ -378,6 +379,85 @@ def test_machine_path_is_found(path: str) -> None:
 @pytest.mark.parametrize("text", ["a.org/home/x", "act/work/tmp/", "./tmp/x", "</tmp>", "1 /rooted"])
 def test_other_text_is_no_machine_path(text: str) -> None:
     assert not MACHINE_PATH.search(text)
+
+
+ACCELERATOR = re.compile(r"""["'](?:cuda|mps|xpu)\b|torch\.(?:cuda|mps|xpu)\b|\.cuda\(""")
+
+
+@pytest.mark.parametrize("path", library(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_module_asks_for_an_accelerator(path: Path) -> None:
+    """Everything runs on the CPU, so every machine computes the same."""
+    assert not ACCELERATOR.search(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("text", ["model.to('cuda:0')", "torch.mps.synchronize()", "x.cuda()"])
+def test_an_accelerator_is_found(text: str) -> None:
+    assert ACCELERATOR.search(text)
+
+
+def test_nothing_is_compiled() -> None:
+    """Python files only, and no extension to build: one package for every processor."""
+    files = [path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert {path.suffix for path in files} <= {".py", ".typed"}
+    setup = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "ext-modules" not in setup.get("tool", {}).get("setuptools", {})
+
+
+ONE_SYSTEM = {"fcntl", "grp", "pwd", "resource", "termios", "winreg"}
+"""Modules that some systems lack."""
+ONE_SYSTEMS_CALLS = {"SIGALRM", "alarm", "fork", "geteuid", "killpg", "mkfifo", "setsid"}
+
+
+def missing_elsewhere(tree: ast.AST) -> set[str]:
+    """Modules and calls that some systems lack, but for those tried, or asked for by `hasattr`, first."""
+    asked = {
+        node.args[1].value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "hasattr"
+        and isinstance(node.args[1], ast.Constant)
+    }
+    tried = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Try)
+        for part in node.body
+        for inner in ast.walk(part)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import) and node not in tried:
+            found |= {alias.name for alias in node.names} & ONE_SYSTEM
+        elif isinstance(node, ast.ImportFrom) and node not in tried:
+            found |= {node.module or ""} & ONE_SYSTEM
+        elif isinstance(node, ast.Attribute) and node.attr not in asked:
+            found |= {node.attr} & ONE_SYSTEMS_CALLS
+    return found
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*library(), *sorted((ROOT / "tests").rglob("*.py"))],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_no_call_that_one_system_lacks(path: Path) -> None:
+    assert missing_elsewhere(ast.parse(path.read_text(encoding="utf-8"))) == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("import resource", {"resource"}),
+        ("from pwd import getpwnam", {"pwd"}),
+        ("signal.alarm(3)", {"alarm"}),
+        ("os.fork()", {"fork"}),
+        ("try:\n    import resource\nexcept ImportError:\n    pass", set()),
+        ("if hasattr(os, 'geteuid'):\n    os.geteuid()", set()),
+    ],
+)
+def test_a_call_that_one_system_lacks_is_found(text: str, found: set[str]) -> None:
+    assert missing_elsewhere(ast.parse(text)) == found
 
 
 @pytest.mark.parametrize("connect", ["connect", "connect_ex"])

@@ -50,7 +50,9 @@ def deliberate(
     domain: Domains = "all",
     methods: Annotated[
         str | None,
-        typer.Option(help="Ways of deciding, separated by commas; the default leaves out scratch."),
+        typer.Option(
+            help="Ways of deciding, separated by commas; by default all but likelihood, no_errors and scratch."
+        ),
     ] = None,
     budgets: Annotated[str, typer.Option(help="N, separated by commas.")] = "0,1,2,4,8",
     limit: Annotated[int | None, typer.Option(help="Tasks of each domain and split.")] = None,
@@ -61,18 +63,17 @@ def deliberate(
 ) -> None:
     """Every way of deciding before a committed call, at every budget, at equal tokens; recorded in data/runs.
 
-    The ways: plain, greedy, parallel, sequential, verdict, write, vote, refine, scratch. An interrupted study is
-    continued by the same command.
+    The ways: plain, greedy, parallel, likelihood, no_errors, verdict, judged, sequential, write, vote, judged_vote,
+    refine, scratch. An interrupted study is continued by the same command.
     """
     from envace_lite import deliberate as study
     from envace_lite.policy import load_policy
+    from envace_lite.rehearsal.ways import METHODS, USUAL
 
-    names = methods.split(",") if methods else list(study.USUAL)
+    names = methods.split(",") if methods else list(USUAL)
     for name in names:
-        if name not in study.METHODS:
-            raise typer.BadParameter(
-                f"{name!r}; there are {', '.join(study.METHODS)}", param_hint="--methods"
-            )
+        if name not in METHODS:
+            raise typer.BadParameter(f"{name!r}; there are {', '.join(METHODS)}", param_hint="--methods")
     if not all(budget.isdigit() for budget in budgets.split(",")):
         raise typer.BadParameter("whole numbers, separated by commas", param_hint="--budgets")
     records = []

@@ -9,9 +9,7 @@ from typing import Annotated
 import typer
 
 from envace_lite import paths
-from envace_lite.cli.app import (
-    app,
-)
+from envace_lite.cli.app import app, command_line
 
 
 @app.command()
@@ -50,3 +48,14 @@ def site(
     from envace_lite.site import build
 
     print(f"open {build(out)}")
+
+
+@app.command()
+def minutes() -> None:
+    """Time every notebook under the check of continuous integration, and write the record `notebooks`."""
+    from envace_lite.minutes import NotebookError, measure
+
+    try:
+        measure(sorted((paths.ROOT / "notebooks").glob("*.ipynb")), command=command_line())
+    except NotebookError as error:
+        sys.exit(f"envace: {error}")

@@ -112,8 +112,8 @@ def rehearse(
     budget: Annotated[int, typer.Option(min=1, help="N, imagined continuations before one message.")] = 4,
     mode: Annotated[str, typer.Option(help="parallel or sequential.")] = "parallel",
     scorer: Annotated[
-        str, typer.Option(help="agreement, likelihood, no_errors or verdict (trained first).")
-    ] = "agreement",
+        str, typer.Option(help="agreement, likelihood, no_errors, carried_out or verdict (trained first).")
+    ] = "carried_out",
     split: Annotated[str, typer.Option(callback=split_name, help="test or held_out.")] = "test",
     limit: Annotated[int, typer.Option(help="Tasks a domain.")] = 50,
     temperature: Annotated[float, typer.Option(help="Of everything that is sampled.")] = 1.0,

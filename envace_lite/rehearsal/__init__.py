@@ -11,6 +11,7 @@ The policy imagines what its calls would bring, and only then commits one to the
     scorers     which imagined continuation looks best
     private     `PrivateRehearsal`
     controls    the same tokens spent without a rehearsed response
+    ways        all of these by name
 
 The first four load no torch.
 """

@@ -25,7 +25,7 @@ from envace_lite.policy import CONTEXT, Policy
 from envace_lite.rehearsal.choice import Choice, Messages, bare, length, messages_of, parsed, size
 from envace_lite.rehearsal.guard import imagining
 from envace_lite.rehearsal.harm import harm
-from envace_lite.rehearsal.ledger import Entry, Ledger
+from envace_lite.rehearsal.ledger import Decision, Entry, Ledger
 from envace_lite.rollout import (
     HORIZON,
     MAX_TOKENS,
@@ -241,10 +241,12 @@ class Plain:
                 episode.ledger.add(replace(entry, kept=False))
             for text in texts[start + self.drafts : start + self.drafts + 1]:
                 episode.said(text, now)
+                episode.ledger.decide(Decision(bare(text), "", "nothing is rehearsed", "commit"))
             for (call, response), (before, now) in islice(
                 exchanges, len((message or {}).get("tool_calls", ()))
             ):
                 episode.answered(call, response, before, now)
+                episode.ledger.resolve(response.text)
         episode.conversation = trajectory.messages()
         episode.answers, episode.ending = list(trajectory.answers), trajectory.ending
         return episode

@@ -1,0 +1,83 @@
+"""Every way of deciding before a committed call, by name: private rehearsal, its controls, and doing nothing more.
+
+What is simplified against the paper, which has one way: the policy reads its rehearsals and goes on. Here each way is
+one choice of a mode, a scorer and an occasion, so that a comparison can say which of them matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from envace_lite.policy import Policy
+from envace_lite.rehearsal.controls import Refine, Scratch, Vote
+from envace_lite.rehearsal.episode import Plain
+from envace_lite.rehearsal.private import PrivateRehearsal
+from envace_lite.rehearsal.scorers import CONTENT, Scorer
+
+METHODS = {
+    "plain": "plain execution",
+    "greedy": "plain execution without sampling",
+    "parallel": "rehearsal, parallel, agreement",
+    "likelihood": "rehearsal, parallel, likelihood",
+    "no_errors": "rehearsal, parallel, fewest errors",
+    "verdict": "rehearsal, parallel, own verdict",
+    "judged": "rehearsal, parallel, judge",
+    "sequential": "rehearsal, one by one, judge",
+    "write": "rehearsal before writes, judge",
+    "vote": "majority vote, equal tokens",
+    "judged_vote": "vote after the judge, equal tokens",
+    "refine": "self-refinement, equal tokens",
+    "scratch": "free thinking, trained",
+}
+"""The ways of deciding, with their titles."""
+WITHOUT_BUDGET = ("plain", "greedy", "scratch")
+"""Those that are run once, with N = 0. `scratch` is for a policy that was trained so."""
+CONTROLS = ("vote", "judged_vote", "refine")
+"""Those that spend an allowance."""
+USUAL = tuple(name for name in METHODS if name not in ("likelihood", "no_errors", "scratch"))
+
+
+def make(
+    method: str,
+    policy: Policy,
+    budget: int,
+    allowance: int = 0,
+    *,
+    verdict: Callable[[], Scorer] | None = None,
+    temperature: float = 1.0,
+    seed: int = 0,
+) -> Plain:
+    """A way of deciding by its name in `METHODS`.
+
+    Args:
+        budget: N.
+        allowance: tokens that a control may spend before each message.
+        verdict: makes the scorer of the method `verdict`.
+
+    Raises:
+        KeyError: there is no such method.
+    """
+    options: dict[str, Any] = {"temperature": temperature, "seed": seed}
+    if method == "verdict":
+        if verdict is None:
+            raise ValueError("the method `verdict` needs a verdict head; see `fit_verdict`")
+        return PrivateRehearsal(policy, budget, scorer=verdict(), **options)
+    judged = options | {"scorer": "carried_out"}
+    ways: dict[str, Callable[[], Plain]] = {
+        "plain": lambda: Plain(policy, **options),
+        "greedy": lambda: Plain(policy, temperature=0.0, seed=seed),
+        "parallel": lambda: PrivateRehearsal(policy, budget, **options),
+        "likelihood": lambda: PrivateRehearsal(policy, budget, scorer="likelihood", **options),
+        "no_errors": lambda: PrivateRehearsal(policy, budget, scorer="no_errors", **options),
+        "judged": lambda: PrivateRehearsal(policy, budget, **judged),
+        "sequential": lambda: PrivateRehearsal(
+            policy, budget, "sequential", memory=True, enough=CONTENT, **judged
+        ),
+        "write": lambda: PrivateRehearsal(policy, budget, when="write", **judged),
+        "vote": lambda: Vote(policy, allowance, **options),
+        "judged_vote": lambda: Vote(policy, allowance, judged=True, **options),
+        "refine": lambda: Refine(policy, allowance, **options),
+        "scratch": lambda: Scratch(policy, **options),
+    }
+    return ways[method]()
