@@ -51,6 +51,9 @@ METRICS = {
 }
 """What is recorded of each way, in this order."""
 KINDS = ("instructions", "goal")
+SPLITS = {"test": "test tasks", "held_out": "held-out tools"}
+AFTER = "world rehearsal"
+"""Title of the policies after world rehearsal, in the recorded study."""
 
 
 def as_frame(episodes: Sequence[Episode]) -> pd.DataFrame:
@@ -164,11 +167,15 @@ def run_deliberate(
             "results": {split: summary(frame) for split, frame in frames.items()},
         }
         write_record(f"deliberate-{name}", record, folder)
-    if REFERENCE in methods and "scorers" not in record:
-        known = SCORERS | ({"verdict": verdict()} if "verdict" in methods else {})
-        record["scorers"] = {
-            split: tell_apart(policy, some, known, seed=seed) for split, some in tasks.items()
-        }
+    told = record.setdefault("scorers", {split: {} for split in tasks})
+    missing = {
+        key: scorer for key, scorer in SCORERS.items() if REFERENCE in methods and key not in told["test"]
+    }
+    if "verdict" in methods and "verdict" not in told["test"]:
+        missing["verdict"] = verdict()
+    if missing:
+        for split, some in tasks.items():
+            told[split] |= tell_apart(policy, some, missing, seed=seed)
         write_record(f"deliberate-{name}", record, folder)
     return record
 
@@ -212,23 +219,28 @@ def curve(record: Mapping[str, Any], metric: str, *, split: str = "test", kind: 
     return pd.DataFrame(rows, columns=["method", "budget", "tokens", "value", "low", "high"])
 
 
-def table(records: Sequence[Mapping[str, Any]], split: str, budgets: Sequence[int] = (2, 8)) -> pd.DataFrame:
+def table(
+    records: Sequence[Mapping[str, Any]],
+    split: str,
+    budgets: Sequence[int] = (2, 8),
+    methods: Sequence[str] = tuple(METHODS),
+) -> pd.DataFrame:
     """Each way of deciding at some budgets: means over the records with 95 % intervals, one row a way and N."""
-    lines: dict[str, dict[str, Any]] = {}
-    for method, title in METHODS.items():
+    lines = []
+    for method in methods:
         for budget in (0, *budgets):
             cells = [r["cells"][key] for r in records if (key := f"{method}-{budget}") in r["cells"]]
             if cells:
                 groups = [cell["results"][split] for cell in cells]
-                line: dict[str, Any] = {"N": budget, "seeds": len(cells)}
+                line: dict[str, Any] = {"way of deciding": METHODS[method], "N": budget, "seeds": len(cells)}
                 for kind in KINDS:
                     values = [group[kind]["real_success"][0] for group in groups]
                     line[f"real success, {kind}"] = with_interval(values, share=True)
                 for metric in ("wrong_writes", "irreversible_writes", "world_errors"):
                     line[metric] = with_interval([group["all"][metric][0] for group in groups])
                 line["tokens"] = f"{np.mean([group['all']['tokens'][0] for group in groups]):.0f}"
-                lines[f"{title}, {budget}"] = {"way of deciding": title, **line}
-    return pd.DataFrame(lines).T.set_index("way of deciding") if lines else pd.DataFrame()
+                lines.append(line)
+    return pd.DataFrame(lines).set_index("way of deciding") if lines else pd.DataFrame()
 
 
 def gains(
@@ -252,43 +264,82 @@ def gains(
             ]
             if pairs:
                 line = {"N": budget, "beyond": METHODS[other], "seeds": len(pairs)}
-                for metric, group in (
-                    ("real_success", "all"),
-                    *(("real_success", kind) for kind in KINDS),
-                    ("wrong_writes", "all"),
-                ):
+                wanted = [("real_success", group) for group in ("all", *KINDS)] + [("wrong_writes", "all")]
+                for metric, group in wanted:
                     differences = [a[group][metric][0] - b[group][metric][0] for a, b in pairs]
                     line[f"{metric}, {group}"] = with_interval(differences)
                 lines.append(line)
     return pd.DataFrame(lines).set_index("N") if lines else pd.DataFrame()
 
 
-def tables(records: Sequence[Mapping[str, Any]]) -> str:
-    """The study of private rehearsal as markdown, made from the records alone; one part a title and split."""
+def scorers_table(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Share of the pairs of a success and a failure that each scorer orders rightly (see `tell_apart`)."""
+    told = [record["scorers"] for record in records if "scorers" in record]
+    names = dict.fromkeys(name for scorers in told for name in scorers["test"])
+    rows = {
+        name: {
+            words: with_interval([s[split].get(name) for s in told], share=True)
+            for split, words in SPLITS.items()
+        }
+        for name in names
+    }
+    return pd.DataFrame(rows).T.rename_axis("scorer") if rows else pd.DataFrame()
+
+
+def misled_table(records: Sequence[Mapping[str, Any]], budgets: Sequence[int] = (2, 8)) -> pd.DataFrame:
+    """When a rehearsal misleads: tasks that need the trap's rule (all tasks in other domains), by way of training."""
+    lines = []
+    for title, found in _titled(records).items():
+        group = "needs" if TRAP.name in found[0]["domains"] else "all"
+        for method in ("plain", "parallel", "judged", "judged_vote"):
+            for budget in (0, *budgets):
+                cells = [r["cells"][key] for r in found if (key := f"{method}-{budget}") in r["cells"]]
+                if cells:
+                    results = [cell["results"]["test"][group] for cell in cells]
+                    line: dict[str, Any] = {"policy": title, "way of deciding": METHODS[method]}
+                    line |= {"N": budget, "seeds": len(cells)}
+                    for metric in ("real_success", "promised", "misled"):
+                        line[metric] = with_interval([r[metric][0] for r in results], share=True)
+                    line["wrong_writes"] = with_interval([r["wrong_writes"][0] for r in results])
+                    lines.append(line)
+    return pd.DataFrame(lines).set_index("policy") if lines else pd.DataFrame()
+
+
+def _titled(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Records of the study by the title of their policies."""
     titled: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
-        if record.get("kind") == "deliberate" and TRAP.name not in record["domains"]:
+        if record.get("kind") == "deliberate":
             titled.setdefault(record["title"], []).append(record)
+    return titled
+
+
+def short_table(records: Sequence[Mapping[str, Any]]) -> str:
+    """The main ways of deciding after world rehearsal, on test tasks, as markdown."""
+    found = _titled(records).get(AFTER, [])
+    methods = ("plain", "greedy", "parallel", "judged", "vote", "judged_vote", "refine", "scratch")
+    shown = table(found, "test", (2, 4, 8), methods)
+    return markdown(shown) if len(shown) else ""
+
+
+def tables(records: Sequence[Mapping[str, Any]]) -> str:
+    """The study of private rehearsal as markdown, made from the records alone."""
     parts = []
-    for title, found in titled.items():
-        for split, words in (("test", "test tasks"), ("held_out", "held-out tools")):
-            parts += [f"**{title}, {words}**".capitalize(), markdown(table(found, split))]
+    for title, found in _titled(records).items():
+        if TRAP.name in found[0]["domains"]:
+            continue
+        for split, words in SPLITS.items():
+            parts += [f"**Policy: {title}; {words}**", markdown(table(found, split, BUDGETS[1:]))]
             difference = gains(found, split)
             if len(difference):
                 parts += [
-                    f"What the judged rehearsal brings beyond the others, {words}:",
+                    f"What rehearsal with the judge brings beyond the others ({title}, {words}):",
                     markdown(difference),
                 ]
-        told = [r["scorers"] for r in found if "scorers" in r]
-        if told:
-            names = dict.fromkeys(name for scorers in told for name in scorers["test"])
-            rows = {
-                name: {
-                    words: with_interval([scorers[split][name] for scorers in told], share=True)
-                    for split, words in (("test", "test tasks"), ("held_out", "held-out tools"))
-                }
-                for name in names
-            }
-            parts += ["Pairs of a success and a failure that each scorer orders rightly:"]
-            parts.append(markdown(pd.DataFrame(rows).T.rename_axis("scorer")))
+        told = scorers_table(found)
+        if len(told):
+            parts += [f"Pairs that each scorer orders rightly ({title}):", markdown(told)]
+    misled = misled_table(records)
+    if len(misled):
+        parts += ["**When rehearsal misleads**", markdown(misled)]
     return "\n\n".join(parts)

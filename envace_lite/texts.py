@@ -24,6 +24,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "probe": tables.probe_tables,
     "ranks": lambda: tables.ranks_table(load_records()),
     "trap": lambda: trap_table(load_records()),
+    "rehearsal": lambda: deliberate.short_table(load_records()),
     "deliberation": lambda: deliberate.tables(load_records()),
     "minutes": lambda: minutes_table(load_records()),
     "speed": _timed(bench.ratios_table),

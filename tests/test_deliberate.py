@@ -14,7 +14,18 @@ import pandas as pd
 import pytest
 
 from envace_lite import cli, deliberate, paths, plots, study
-from envace_lite.deliberate import METRICS, curve, run_deliberate, summary
+from envace_lite.deliberate import (
+    AFTER,
+    METRICS,
+    curve,
+    gains,
+    run_deliberate,
+    short_table,
+    summary,
+    table,
+    tables,
+    tell_apart,
+)
 from envace_lite.domains import Task
 from envace_lite.evaluate import deploy
 from envace_lite.policy import Policy
@@ -22,6 +33,7 @@ from envace_lite.records import RecordError
 from envace_lite.rehearsal import scorers
 from envace_lite.rehearsal.episode import Episode
 from envace_lite.rehearsal.ways import CONTROLS, METHODS, USUAL, make
+from envace_lite.reward import task_success
 from envace_lite.study import load_records
 
 QUICK = partial(scorers.fit_verdict, steps=2)
@@ -145,6 +157,61 @@ def test_ways_by_name(apt: Policy) -> None:
         make("luck", apt, 2)
     with pytest.raises(ValueError, match="verdict head"):
         make("verdict", apt, 2)
+
+
+def test_how_well_scorers_tell_apart(apt: Policy, lessons: Lessons) -> None:
+    """The label itself orders every pair rightly, its opposite none, and a constant half of them."""
+    tasks = [task for task, _ in lessons]
+    known: dict[str, Any] = {
+        "label": lambda group: [task_success(t) for t in group],
+        "opposite": lambda group: [-task_success(t) for t in group],
+        "constant": lambda group: [0.0] * len(group),
+    }
+    assert tell_apart(apt, tasks, known) == {"label": 1.0, "opposite": 0.0, "constant": 0.5}
+    assert tell_apart(apt, tasks, known, count=1) == dict.fromkeys(known)  # no pair
+
+
+def made_up(seed: int, **success: float) -> dict[str, Any]:
+    """A record in which each cell has one real success everywhere, and half of it wrong writes."""
+    cells = {}
+    for key, value in success.items():
+        method, _, budget = key.rpartition("_")
+        metrics = {metric: [value, 0.0, 1.0] for metric in METRICS} | {"wrong_writes": [value / 2, 0.0, 1.0]}
+        groups = dict.fromkeys(("all", "instructions", "goal", "needs"), metrics)
+        results = {"test": groups, "held_out": groups}
+        cells[f"{method}-{budget}"] = {"method": method, "budget": int(budget), "results": results}
+    return {"kind": "deliberate", "title": AFTER, "domains": ["retail"], "seed": seed, "cells": cells}
+
+
+def test_gains_are_differences_seed_by_seed() -> None:
+    """Seeds that differ much and gain the same have no interval to speak of."""
+    records = [
+        made_up(0, plain_0=0.1, judged_2=0.3, vote_2=0.2),
+        made_up(1, plain_0=0.7, judged_2=0.9, vote_2=0.9),
+    ]
+    frame = gains(records, "test").set_index("beyond")
+    assert frame.loc[METHODS["plain"], "real_success, goal"] == "0.200 (0.200 to 0.200)"
+    assert frame.loc[METHODS["plain"], "wrong_writes, all"] == "0.100 (0.100 to 0.100)"
+    assert frame.loc[METHODS["vote"], "real_success, all"].startswith("0.050 (-")
+    assert list(frame.index) == [METHODS["plain"], METHODS["vote"]]
+
+
+def test_the_tables_hold_every_cell(whole: dict[str, Any]) -> None:
+    assert len(table([whole], "test")) == len(whole["cells"])
+    frame = table([made_up(0, plain_0=0.25, judged_2=0.5), made_up(1, plain_0=0.75, judged_2=0.5)], "test")
+    assert list(frame.N) == [0, 2]
+    assert frame["real success, goal"].iloc[0].startswith("0.500 (0.000 to 1.000)")
+    text = tables([{**whole, "title": AFTER}])
+    for words in (
+        "test tasks",
+        "held-out tools",
+        "| carried out |",
+        "When rehearsal misleads",
+        METHODS["refine"],
+    ):
+        assert words in text
+    assert METHODS["judged"] in short_table([made_up(0, judged_2=0.5)])
+    assert short_table([]) == tables([]) == ""
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
