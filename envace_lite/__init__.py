@@ -11,6 +11,8 @@ from envace_lite.domains import DOMAINS, Domain, Session, Task, get_domain, load
 from envace_lite.evaluate import Report, evaluate
 from envace_lite.fidelity import compare, probe, probe_pairs, rehearse
 from envace_lite.policy import Policy, load_policy, new_policy, with_lora
+from envace_lite.rehearsal import Gate
+from envace_lite.rehearsal.private import PrivateRehearsal
 from envace_lite.reward import answer_only, end_at_error, task_success
 from envace_lite.rollout import Execute, Rehearse, Replay, Simulate, Trajectory, rollout
 from envace_lite.study import shipped_tasks
@@ -23,7 +25,9 @@ __all__ = [
     "DOMAINS",
     "Domain",
     "Execute",
+    "Gate",
     "Policy",
+    "PrivateRehearsal",
     "Rehearse",
     "Replay",
     "Report",

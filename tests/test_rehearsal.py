@@ -263,6 +263,7 @@ def test_the_ledger_counts_what_the_engine_computes(
         return made
 
     monkeypatch.setattr(episodes_module, "rollout", counted)
+    monkeypatch.setattr(Vote, "affordable", lambda _, drawn: list(drawn))  # as much as the engine draws
     episodes = WAYS[name](apt).run(tasks_of(lessons))
     assert sum(episode.ledger.total for episode in episodes) == sum(computed)
     assert all(sum(e.ledger.tokens.values()) == e.ledger.total for e in episodes)
@@ -321,6 +322,7 @@ def test_a_budget_that_is_ignored_is_found(
     assert max(overspent(TIGHT[name](policy, LONGEST_MESSAGE), tasks, monkeypatch)) <= 0
     draw = Deliberation.draw
     monkeypatch.setattr(Deliberation, "draw", lambda *arguments: draw(*arguments[:5]))
+    monkeypatch.setattr(Vote, "affordable", lambda _, drawn: list(drawn))
     assert max(overspent(TIGHT[name](policy, LONGEST_MESSAGE), tasks, monkeypatch)) > 0
 
 
@@ -668,6 +670,14 @@ def test_a_vote_takes_the_majority(apt: Policy, monkeypatch: pytest.MonkeyPatch)
         "revise `get_order o1`: 1 of 4 votes",
         "commit `pack_order o2`: 2 of 4 votes",
     ]
+
+
+def test_candidates_are_paid_one_after_another(apt: Policy) -> None:
+    """Whole ones only: if all were cut off together, the short ones alone would vote."""
+    long, short = _candidate("book_room r3 apr 8"), _candidate("say no")
+    drawn = [long, long, short, long]  # 5, 5, 3 and 5 tokens
+    for allowance, count in ((4, 1), (5, 1), (9, 1), (10, 2), (12, 2), (13, 3), (17, 3), (18, 4), (99, 4)):
+        assert Vote(apt, allowance).affordable(drawn) == drawn[:count]
 
 
 def test_a_vote_after_the_judge(apt: Policy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from envace_lite.judge import BROKEN, judge
 from envace_lite.policy import Policy
 from envace_lite.rehearsal.choice import Choice, messages_of, parsed
 from envace_lite.rehearsal.episode import Deliberation, Episode, Plain
-from envace_lite.rollout import Rehearse
+from envace_lite.rollout import Rehearse, Trajectory
 
 DRAFTS = 2
 """Messages of free thinking before each one that counts."""
@@ -46,20 +46,9 @@ class Control(Deliberation):
         self.budget = allowance
 
     @property
-    def candidates(self) -> int:
+    def most(self) -> int:
         """The most messages that the allowance can buy."""
         return max(self.budget // CALL, 1)
-
-    def draw_within(
-        self, episodes: Sequence[Episode], responder: Rehearse, count: int, generator: torch.Generator
-    ) -> list[Choice]:
-        """Draw within the allowance, and what was drawn as choices."""
-        choices = []
-        situations = [episode.situation() for episode in episodes]
-        for drawn in self.draw(situations, responder, count, generator, [self.budget] * len(episodes)):
-            choices.append(Choice())
-            choices[-1].add(drawn, memory=0)
-        return choices
 
 
 class Vote(Control):
@@ -77,8 +66,11 @@ class Vote(Control):
 
     def decide(self, episodes: Sequence[Episode], generator: torch.Generator) -> list[Choice]:
         """Draw, and count."""
-        chat = self.policy.chat
-        choices = self.draw_within(episodes, Rehearse(horizon=0), self.candidates, generator)
+        chat, choices = self.policy.chat, []
+        situations = [episode.situation() for episode in episodes]
+        for drawn in self.draw(situations, Rehearse(horizon=0), self.most, generator):
+            choices.append(Choice())
+            choices[-1].add(self.affordable(drawn), memory=0)
         for choice in choices:
             texts = [next((text for _, text in messages_of(t, chat)), "") for t in choice.drawn]
             votes = Counter(
@@ -91,15 +83,32 @@ class Vote(Control):
             choice.settle(chat, best, verdicts)
         return choices
 
+    def affordable(self, drawn: Sequence[Trajectory]) -> list[Trajectory]:
+        """What the allowance pays for when candidates are written one after another; the first in any case.
+
+        They are drawn side by side because the engine does so. To stop all of them when the tokens are used up would
+        leave the short ones alone to vote.
+        """
+        kept, left = list(drawn[:1]), self.budget - len(drawn[0].ids)
+        for trajectory in drawn[1:]:
+            left -= len(trajectory.ids)
+            if left < 0:
+                break
+            kept.append(trajectory)
+        return kept
+
 
 class Refine(Control):
     """Self-refinement without a rehearsed response: the latest version that is a message is committed."""
 
     def decide(self, episodes: Sequence[Episode], generator: torch.Generator) -> list[Choice]:
         """Write, look, and write again."""
-        chat = self.policy.chat
-        responder = Rehearse(horizon=0, drafts=self.candidates)
-        choices = self.draw_within(episodes, responder, 1, generator)
+        chat, choices = self.policy.chat, []
+        situations = [episode.situation() for episode in episodes]
+        responder, allowance = Rehearse(horizon=0, drafts=self.most), [self.budget] * len(episodes)
+        for drawn in self.draw(situations, responder, 1, generator, allowance):
+            choices.append(Choice())
+            choices[-1].add(drawn, memory=0)
         for choice in choices:
             texts = [text for _, text in messages_of(choice.drawn[0], chat)]
             task = choice.drawn[0].task
