@@ -237,6 +237,11 @@ def test_the_figure(whole: dict[str, Any], seeds: int) -> None:
     plt.close(figure)
 
 
+def test_the_figures_of_the_study(whole: dict[str, Any], tmp_path: Path) -> None:
+    drawn = plots.draw_all([{**whole, "title": title} for title in (AFTER, "base", "another")], tmp_path)
+    assert {path.stem for path in drawn} == {"deliberation", "deliberation_held_out", "deliberation_base"}
+
+
 # The commands ------------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from envace_lite.deliberate import AFTER
 from envace_lite.domains import DOMAINS
 from envace_lite.plots.base import COLOURS, LABELS, MARKERS, save, show
 from envace_lite.plots.deliberation import deliberation
@@ -16,6 +17,8 @@ from envace_lite.plots.probing import (
 )
 from envace_lite.plots.speed import speed
 from envace_lite.plots.training import arms, gap, progress
+
+DECIDED = "Real success and wrong writes over the tokens of each way of deciding, on instructions and goals"
 
 
 def draw_all(records: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
@@ -32,6 +35,10 @@ def draw_all(records: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
     rehearsed = [r for r in runs if r.get("arm") == "rehearsal"]
     traps = [r for r in records if r.get("kind") == "trap"]
     benches = [r["result"] for r in records if r.get("kind") == "bench" and "growth" in r["result"]]
+    decided = {
+        title: [r for r in records if r.get("kind") == "deliberate" and r["title"] == title]
+        for title in (AFTER, "base")
+    }
     wanted = [
         ("arms", runs, arms, "Real success, fidelity and optimism over the steps, by way of training"),
         (
@@ -49,6 +56,14 @@ def draw_all(records: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
             "Probability of rehearsed responses against the share that is right",
         ),
         ("trap", traps, deployment_gap, "What training promises and what is delivered, against the dial"),
+        ("deliberation", decided[AFTER], deliberation, DECIDED),
+        (
+            "deliberation_held_out",
+            decided[AFTER],
+            lambda found: deliberation(found, split="held_out"),
+            f"{DECIDED}, on held-out tools",
+        ),
+        ("deliberation_base", decided["base"], deliberation, f"{DECIDED}, before training"),
         ("speed", benches, lambda found: speed(found[0]), "Speed beside the usual means, and growth"),
     ]
     return [save(draw(found), folder / f"{name}.png", about) for name, found, draw, about in wanted if found]
