@@ -186,7 +186,8 @@ def test_the_rehearsal_of_07_is_the_librarys(apt: Policy, lessons: Any) -> None:
     compared = 0
     for task in [task for task, _ in lessons]:
         for seed in range(3):
-            mine = decide(apt, task, 4, torch.Generator().manual_seed(seed))
+            situation = Episode(task).situation()
+            mine = decide(apt, situation, 4, torch.Generator().manual_seed(seed))
             way = PrivateRehearsal(apt, 4, scorer="carried_out")
             [choice] = way.deliberate([Episode(task)], torch.Generator().manual_seed(seed))
             assert mine.ids == choice.drawn[choice.chosen].ids
