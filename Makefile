@@ -4,6 +4,9 @@ PIP_ARGS ?=
 BIN := .venv/bin
 READY := .venv/.ready
 NOTEBOOKS := $(sort $(wildcard notebooks/*.ipynb))
+SOLVED := $(sort $(wildcard notebooks/assignments/solution/*.ipynb notebooks/assignments/source/*/*.ipynb))
+EXECUTE := $(BIN)/jupyter nbconvert --to notebook --execute --inplace --log-level=WARN \
+  --ExecutePreprocessor.record_timing=False
 
 # Waiting threads must not eat the core of a working one. Nothing is fetched from a model hub.
 export OMP_WAIT_POLICY := PASSIVE
@@ -12,7 +15,7 @@ export TOKENIZERS_PARALLELISM := false
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 # One thread: the same sampled tokens on every machine, and two workers do not fight for two cores.
-long test notebooks: export OMP_NUM_THREADS := 1
+long test notebooks assignments: export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo lab test long lint format notebooks assignments site bench study clean
@@ -42,7 +45,7 @@ lab: $(READY) ## Open the notebooks in JupyterLab
 test: lint ## Lint, unit tests, then every notebook against its committed output
 	@$(BIN)/pytest -n 2 --dist loadscope tests
 	@if [ -n "$(NOTEBOOKS)" ]; then \
-	  $(BIN)/pytest --nbval --nbval-sanitize-with tests/nbval_sanitize.cfg $(NOTEBOOKS); fi
+	  $(BIN)/pytest --nbval --nbval-sanitize-with tests/nbval_sanitize.cfg $(NOTEBOOKS) $(SOLVED); fi
 
 long: $(READY) ## The tests that take minutes
 	@$(BIN)/pytest -m long tests
@@ -57,13 +60,12 @@ format: $(READY) ## Format the code and mend what ruff can mend
 	@$(BIN)/ruff format
 
 notebooks: $(READY) ## Run the notebooks in place, in order
-	@for n in $(NOTEBOOKS); do echo "$$n"; \
-	  $(BIN)/jupyter nbconvert --to notebook --execute --inplace --log-level=WARN \
-	    --ExecutePreprocessor.record_timing=False "$$n" || exit 1; done
+	@for n in $(NOTEBOOKS); do echo "$$n"; $(EXECUTE) "$$n" || exit 1; done
 	@$(BIN)/python tests/lint_notebooks.py --fix $(NOTEBOOKS)
 
-assignments: $(READY) ## Make the copies of the assignments from their masters
+assignments: $(READY) ## Make the copies of the assignments from their masters, and run those that are solved
 	@$(BIN)/envace assignments
+	@for n in $(SOLVED); do $(EXECUTE) "$$n" || exit 1; done
 
 site: $(READY) ## Render the course as static HTML in site/
 	@$(BIN)/envace site

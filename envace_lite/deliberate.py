@@ -26,11 +26,10 @@ from envace_lite.records import RecordError, write_record
 from envace_lite.rehearsal.episode import Episode
 from envace_lite.rehearsal.ledger import TOKENS
 from envace_lite.rehearsal.scorers import SCORERS, Scorer, fit_verdict
-from envace_lite.rehearsal.ways import CONTROLS, METHODS, USUAL, WITHOUT_BUDGET, make
+from envace_lite.rehearsal.ways import CONTROLS, USUAL, WITHOUT_BUDGET, make
 from envace_lite.reward import task_success
 from envace_lite.rollout import rollout
 from envace_lite.study import shipped_tasks
-from envace_lite.tables import markdown, with_interval
 
 BUDGETS = (0, 1, 2, 4, 8)
 """N, imagined continuations before one committed message."""
@@ -51,14 +50,13 @@ METRICS = {
 }
 """What is recorded of each way, in this order."""
 KINDS = ("instructions", "goal")
-SPLITS = {"test": "test tasks", "held_out": "held-out tools"}
-AFTER = "world rehearsal"
-"""Title of the policies after world rehearsal, in the recorded study."""
 
 
 def as_frame(episodes: Sequence[Episode]) -> pd.DataFrame:
-    """One row a task: how it went on the real environment, and what it cost."""
-    return pd.DataFrame([episode.row() for episode in episodes])
+    """One row a task: how it went on the real environment, what it cost, and whether it needs the trap's rule."""
+    tasks = [episode.task for episode in episodes]
+    needs = [task.domain == TRAP.name and TRAP.needs(task) for task in tasks]
+    return pd.DataFrame([episode.row() for episode in episodes]).assign(needs=needs)
 
 
 def allowance_of(frame: pd.DataFrame) -> int:
@@ -136,7 +134,7 @@ def run_deliberate(
         RecordError: the record is of another policy or other settings.
     """
     tasks = {split: shipped_tasks(domains, split, limit) for split in ("test", "held_out")}
-    config = {"temperature": temperature, "limit": limit, "weights": _digest(policy)}
+    config = {"temperature": temperature, "limit": limit, "weights": digest(policy)}
     about = {"kind": "deliberate", "command": command, "policy": name, "title": title, "seed": seed}
     earlier = _recorded(name, {"config": config, "domains": list(domains), "seed": seed}, folder)
     record = {**about, "domains": list(domains), "config": config, "cells": {}, **earlier}
@@ -190,11 +188,12 @@ def _plan(methods: Sequence[str], budgets: Sequence[int]) -> list[tuple[str, int
     return cells
 
 
-def _digest(policy: Policy) -> str:
-    digest = hashlib.sha256()
+def digest(policy: Policy) -> str:
+    """The weights of a policy in twelve hexadecimal digits: the same weights, the same digits."""
+    sha = hashlib.sha256()
     for value in policy.model.state_dict().values():
-        digest.update(value.detach().numpy().tobytes())
-    return digest.hexdigest()[:12]
+        sha.update(value.detach().numpy().tobytes())
+    return sha.hexdigest()[:12]
 
 
 def _recorded(name: str, settings: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
@@ -206,140 +205,3 @@ def _recorded(name: str, settings: Mapping[str, Any], folder: Path | None) -> di
     if any(record.get(key) != value for key, value in settings.items()):
         raise RecordError(f"{path} is of another policy or other settings; delete it or choose another name")
     return {key: record[key] for key in ("cells", "scorers") if key in record}
-
-
-def curve(record: Mapping[str, Any], metric: str, *, split: str = "test", kind: str = "all") -> pd.DataFrame:
-    """One metric of a record: method, budget, tokens, value, low, high; a row a cell."""
-    rows = []
-    for cell in record["cells"].values():
-        results = cell["results"][split][kind]
-        value, low, high = results[metric]
-        tokens = results["tokens"][0]
-        rows.append((cell["method"], cell["budget"], tokens, value, low, high))
-    return pd.DataFrame(rows, columns=["method", "budget", "tokens", "value", "low", "high"])
-
-
-def table(
-    records: Sequence[Mapping[str, Any]],
-    split: str,
-    budgets: Sequence[int] = (2, 8),
-    methods: Sequence[str] = tuple(METHODS),
-) -> pd.DataFrame:
-    """Each way of deciding at some budgets: means over the records with 95 % intervals, one row a way and N."""
-    lines = []
-    for method in methods:
-        for budget in (0, *budgets):
-            cells = [r["cells"][key] for r in records if (key := f"{method}-{budget}") in r["cells"]]
-            if cells:
-                groups = [cell["results"][split] for cell in cells]
-                line: dict[str, Any] = {"way of deciding": METHODS[method], "N": budget, "seeds": len(cells)}
-                for kind in KINDS:
-                    values = [group[kind]["real_success"][0] for group in groups]
-                    line[f"real success, {kind}"] = with_interval(values, share=True)
-                for metric in ("wrong_writes", "irreversible_writes", "world_errors"):
-                    line[metric] = with_interval([group["all"][metric][0] for group in groups])
-                line["tokens"] = f"{np.mean([group['all']['tokens'][0] for group in groups]):.0f}"
-                lines.append(line)
-    return pd.DataFrame(lines).set_index("way of deciding") if lines else pd.DataFrame()
-
-
-def gains(
-    records: Sequence[Mapping[str, Any]],
-    split: str,
-    method: str = "judged",
-    budgets: Sequence[int] = (2, 4, 8),
-) -> pd.DataFrame:
-    """What a way of deciding brings beyond the others at the same N, seed by seed: means with 95 % intervals.
-
-    Positive differences of real success are gains; so are negative ones of wrong writes.
-    """
-    lines = []
-    for budget in budgets:
-        for other in ("plain", "greedy", "parallel", *CONTROLS):
-            keys = f"{method}-{budget}", f"{other}-{0 if other in WITHOUT_BUDGET else budget}"
-            pairs = [
-                [r["cells"][key]["results"][split] for key in keys]
-                for r in records
-                if all(key in r["cells"] for key in keys)
-            ]
-            if pairs:
-                line = {"N": budget, "beyond": METHODS[other], "seeds": len(pairs)}
-                wanted = [("real_success", group) for group in ("all", *KINDS)] + [("wrong_writes", "all")]
-                for metric, group in wanted:
-                    differences = [a[group][metric][0] - b[group][metric][0] for a, b in pairs]
-                    line[f"{metric}, {group}"] = with_interval(differences)
-                lines.append(line)
-    return pd.DataFrame(lines).set_index("N") if lines else pd.DataFrame()
-
-
-def scorers_table(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Share of the pairs of a success and a failure that each scorer orders rightly (see `tell_apart`)."""
-    told = [record["scorers"] for record in records if "scorers" in record]
-    names = dict.fromkeys(name for scorers in told for name in scorers["test"])
-    rows = {
-        name: {
-            words: with_interval([s[split].get(name) for s in told], share=True)
-            for split, words in SPLITS.items()
-        }
-        for name in names
-    }
-    return pd.DataFrame(rows).T.rename_axis("scorer") if rows else pd.DataFrame()
-
-
-def misled_table(records: Sequence[Mapping[str, Any]], budgets: Sequence[int] = (2, 8)) -> pd.DataFrame:
-    """When a rehearsal misleads: tasks that need the trap's rule (all tasks in other domains), by way of training."""
-    lines = []
-    for title, found in _titled(records).items():
-        group = "needs" if TRAP.name in found[0]["domains"] else "all"
-        for method in ("plain", "parallel", "judged", "judged_vote"):
-            for budget in (0, *budgets):
-                cells = [r["cells"][key] for r in found if (key := f"{method}-{budget}") in r["cells"]]
-                if cells:
-                    results = [cell["results"]["test"][group] for cell in cells]
-                    line: dict[str, Any] = {"policy": title, "way of deciding": METHODS[method]}
-                    line |= {"N": budget, "seeds": len(cells)}
-                    for metric in ("real_success", "promised", "misled"):
-                        line[metric] = with_interval([r[metric][0] for r in results], share=True)
-                    line["wrong_writes"] = with_interval([r["wrong_writes"][0] for r in results])
-                    lines.append(line)
-    return pd.DataFrame(lines).set_index("policy") if lines else pd.DataFrame()
-
-
-def _titled(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Records of the study by the title of their policies."""
-    titled: dict[str, list[Mapping[str, Any]]] = {}
-    for record in records:
-        if record.get("kind") == "deliberate":
-            titled.setdefault(record["title"], []).append(record)
-    return titled
-
-
-def short_table(records: Sequence[Mapping[str, Any]]) -> str:
-    """The main ways of deciding after world rehearsal, on test tasks, as markdown."""
-    found = _titled(records).get(AFTER, [])
-    methods = ("plain", "greedy", "parallel", "judged", "vote", "judged_vote", "refine", "scratch")
-    shown = table(found, "test", (2, 4, 8), methods)
-    return markdown(shown) if len(shown) else ""
-
-
-def tables(records: Sequence[Mapping[str, Any]]) -> str:
-    """The study of private rehearsal as markdown, made from the records alone."""
-    parts = []
-    for title, found in _titled(records).items():
-        if TRAP.name in found[0]["domains"]:
-            continue
-        for split, words in SPLITS.items():
-            parts += [f"**Policy: {title}; {words}**", markdown(table(found, split, BUDGETS[1:]))]
-            difference = gains(found, split)
-            if len(difference):
-                parts += [
-                    f"What rehearsal with the judge brings beyond the others ({title}, {words}):",
-                    markdown(difference),
-                ]
-        told = scorers_table(found)
-        if len(told):
-            parts += [f"Pairs that each scorer orders rightly ({title}):", markdown(told)]
-    misled = misled_table(records)
-    if len(misled):
-        parts += ["**When rehearsal misleads**", markdown(misled)]
-    return "\n\n".join(parts)

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from envace_lite import paths
 from envace_lite.records import write_record
 from envace_lite.tables import markdown
@@ -51,8 +53,6 @@ def measure(notebooks: Iterable[Path], *, command: str) -> dict[str, Any]:
 
 def minutes_table(records: Iterable[Mapping[str, Any]]) -> str:
     """The recorded times, as markdown."""
-    import pandas as pd
-
     for record in records:
         if record.get("kind") == "notebooks":
             rows = {f"`{name}`": f"{seconds:.0f} s" for name, seconds in record["seconds"].items()}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from envace_lite import bench, deliberate, tables
+from envace_lite import bench, deliberation, tables
 from envace_lite.minutes import minutes_table
 from envace_lite.simpler import trap_table
 from envace_lite.study import load_records
@@ -24,8 +24,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "probe": tables.probe_tables,
     "ranks": lambda: tables.ranks_table(load_records()),
     "trap": lambda: trap_table(load_records()),
-    "rehearsal": lambda: deliberate.short_table(load_records()),
-    "deliberation": lambda: deliberate.tables(load_records()),
+    "rehearsal": lambda: deliberation.short_table(load_records()),
+    "deliberation": lambda: deliberation.tables(load_records()),
     "minutes": lambda: minutes_table(load_records()),
     "speed": _timed(bench.ratios_table),
     "growth": _timed(bench.growth_table),

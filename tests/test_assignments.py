@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 from pathlib import Path
 from typing import Any
@@ -43,17 +44,38 @@ def test_the_solution_passes(name: str) -> None:
     assert set(outcomes(name).values()) == {""}
 
 
-def golden(folder: Path) -> dict[str, str]:
-    files = [*folder.rglob("*.ipynb"), folder / "RUBRIC.md"]
-    return {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in files}
+def golden(folder: Path) -> dict[str, Any]:
+    """All copies but for what running them adds, and the rubric."""
+    copies: dict[str, Any] = {"RUBRIC.md": (folder / "RUBRIC.md").read_text(encoding="utf-8")}
+    for path in folder.rglob("*.ipynb"):
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+        notebook["metadata"].pop("language_info", None)
+        for cell in notebook["cells"]:
+            cell["source"] = "".join(cell["source"])
+            cell |= {"outputs": [], "execution_count": None} if cell["cell_type"] == "code" else {}
+        copies[path.relative_to(folder).as_posix()] = notebook
+    return copies
 
 
 def test_the_committed_copies_are_those_of_the_masters(tmp_path: Path) -> None:
     generate(out=tmp_path)
     assert golden(tmp_path) == golden(FOLDER), "run `make assignments`"
     changed = golden(tmp_path)
-    changed["student/rollout_loop.ipynb"] += " "
+    changed["student/rollout_loop.ipynb"]["cells"][1]["source"] += " "
     assert changed != golden(FOLDER)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_solved_copies_are_run_and_students_are_not(name: str) -> None:
+    """nbval compares what they print with what is committed."""
+    for copy, run in (("solution", True), (f"source/{name}", True), ("student", False)):
+        notebook = json.loads((FOLDER / copy / f"{name}.ipynb").read_text(encoding="utf-8"))
+        cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+        counts = [cell["execution_count"] for cell in cells]
+        assert counts == (list(range(1, len(cells) + 1)) if run else [None] * len(cells))
+        assert any(cell["outputs"] for cell in cells) == run
+        assert "error" not in {output["output_type"] for cell in cells for output in cell["outputs"]}
+        assert "widgets" not in notebook["metadata"]
 
 
 @pytest.mark.parametrize("name", NAMES)

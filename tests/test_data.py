@@ -19,6 +19,7 @@ import typer.main
 import envace_lite
 from envace_lite import cli, paths, study, texts
 from envace_lite.chat import vocabulary
+from envace_lite.deliberate import digest
 from envace_lite.demo import DEMO_CONFIG
 from envace_lite.domains import DOMAINS, Task, load_tasks
 from envace_lite.domains.draw import prompt_of
@@ -146,6 +147,16 @@ def test_the_pages_give_the_size_of_the_base(base: Policy) -> None:
         assert float(million) == round(base.parameters() / 1e6, 1), page
     (words,) = re.findall(r"(\d+) words", text("data/base/README.md"))
     assert int(words) == len(base.chat.words)
+
+
+def test_the_policy_after_rehearsal_is_the_one_of_the_study() -> None:
+    """The very weights of which the records speak."""
+    policy = load_policy(paths.REHEARSED)
+    record = read(paths.RUNS / "deliberate-rehearsal-0.json")
+    assert digest(policy) == record["config"]["weights"]
+    assert digest(load_policy(paths.BASE)) != record["config"]["weights"]
+    trained = read(paths.RUNS / "rehearsal-0.json")
+    assert (trained["arm"], trained["seed"], len(trained["domains"])) == ("rehearsal", 0, len(DOMAINS))
 
 
 def test_the_base_has_a_model_card_and_a_record() -> None:

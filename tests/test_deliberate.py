@@ -14,24 +14,14 @@ import pandas as pd
 import pytest
 
 from envace_lite import cli, deliberate, paths, plots, study
-from envace_lite.deliberate import (
-    AFTER,
-    METRICS,
-    curve,
-    gains,
-    run_deliberate,
-    short_table,
-    summary,
-    table,
-    tables,
-    tell_apart,
-)
-from envace_lite.domains import Task
+from envace_lite.deliberate import METRICS, as_frame, run_deliberate, summary, tell_apart
+from envace_lite.deliberation import AFTER, curve, gains, short_table, table, tables
+from envace_lite.domains import TRAP, Task
 from envace_lite.evaluate import deploy
 from envace_lite.policy import Policy
 from envace_lite.records import RecordError
 from envace_lite.rehearsal import scorers
-from envace_lite.rehearsal.episode import Episode
+from envace_lite.rehearsal.episode import Episode, Plain
 from envace_lite.rehearsal.ways import CONTROLS, METHODS, USUAL, make
 from envace_lite.reward import task_success
 from envace_lite.study import load_records
@@ -159,6 +149,17 @@ def test_ways_by_name(apt: Policy) -> None:
         make("verdict", apt, 2)
 
 
+def test_tasks_of_the_trap_are_a_group(apt: Policy) -> None:
+    tasks = TRAP.tasks("test", 0.5, 8)
+    frame = as_frame(Plain(apt).run(tasks))
+    assert list(frame.needs) == [TRAP.needs(task) for task in tasks]
+    assert 0 < frame.needs.sum() < len(tasks)
+    groups = summary(frame)
+    assert groups["needs"]["committed_calls"][0] == pytest.approx(
+        frame[frame.needs].committed_calls.mean(), abs=1e-4
+    )
+
+
 def test_how_well_scorers_tell_apart(apt: Policy, lessons: Lessons) -> None:
     """The label itself orders every pair rightly, its opposite none, and a constant half of them."""
     tasks = [task for task, _ in lessons]
@@ -269,7 +270,13 @@ def test_a_single_look(
     arguments = ("--domain", "retail,finance", "--policy", folder, "--budget", 2, "--scorer", scorer)
     shown = envace(monkeypatch, capsys, "rehearse", *arguments)
     assert shown.startswith("3 tasks")
-    for words in ("plain execution", "private rehearsal, N = 2", "vote, equal tokens", "irreversible_writes"):
+    for words in (
+        "plain execution",
+        "private rehearsal, N = 2",
+        "vote, equal tokens",
+        "vote after the judge",
+        "irreversible_writes",
+    ):
         assert words in shown
     assert f": {'imagined' if 'imagined `' in shown else scorer}" in shown
     assert "<Ledger:" in shown.splitlines()[-1]

@@ -48,6 +48,7 @@ FLOORS = [
     "tables",
     "simpler",
     "deliberate",
+    "deliberation",
     "plots",
     "pages",
     "steps",

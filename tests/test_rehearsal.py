@@ -503,6 +503,14 @@ def test_a_sequential_rehearsal_may_be_content(apt: Policy, lessons: Lessons) ->
         assert [len(choice.drawn) for choice in choices] == [count] * len(episodes)
 
 
+def test_being_content_needs_turns_and_a_free_scorer(apt: Policy, lessons: Lessons) -> None:
+    with pytest.raises(ValueError, match="`enough` is for the mode `sequential`"):
+        PrivateRehearsal(apt, 2, enough=1.0)
+    verdict = fit_verdict(apt, tasks_of(lessons), steps=1)
+    with pytest.raises(ValueError, match="does not read continuations again"):
+        PrivateRehearsal(apt, 2, "sequential", verdict, enough=1.0)
+
+
 def test_a_broken_promise_is_counted() -> None:
     """A policy whose world cannot say no promises what the world refuses."""
     task = find_task("retail", "error", "instructions", "calls:1", without=["turns:2", "policy"])

@@ -67,6 +67,7 @@ def deliberate(
     refine, scratch. An interrupted study is continued by the same command.
     """
     from envace_lite import deliberate as study
+    from envace_lite.deliberation import curve
     from envace_lite.policy import load_policy
     from envace_lite.rehearsal.ways import METHODS, USUAL
 
@@ -96,7 +97,7 @@ def deliberate(
             )
         )
         for kind in study.KINDS:
-            frame = study.curve(records[-1], "real_success", kind=kind)
+            frame = curve(records[-1], "real_success", kind=kind)
             print(f"\n{name}, {kind}, real success\n{frame.round(3).to_string(index=False)}")
     if figure:
         from envace_lite import plots

@@ -119,7 +119,7 @@ def rehearse(
     temperature: Annotated[float, typer.Option(help="Of everything that is sampled.")] = 1.0,
     seed: Seed = 0,
 ) -> None:
-    """Let a policy rehearse privately before each committed call, beside plain execution and a vote at equal tokens.
+    """Let a policy rehearse privately before each committed call, beside plain execution and votes at equal tokens.
 
     Prints how it went on the real environment, and one decision step by step. A single look: for curves and
     intervals see `envace deliberate`.
@@ -149,12 +149,21 @@ def rehearse(
         "plain execution": study.as_frame(Plain(loaded, **options).run(tasks)),
         f"private rehearsal, N = {budget}": rehearsed,
         "vote, equal tokens": study.as_frame(Vote(loaded, allowance, **options).run(tasks)),
+        "vote after the judge": study.as_frame(Vote(loaded, allowance, judged=True, **options).run(tasks)),
     }
-    metrics = [*list(study.METRICS)[:6], "tokens"]
-    print(f"{len(tasks)} tasks" + "".join(f"{name:>28}" for name in frames))
-    for metric in metrics:
+    print(f"{f'{len(tasks)} tasks':20}" + "".join(f"{name:>30}" for name in frames))
+    for metric in (
+        "real_success",
+        "wrong_writes",
+        "irreversible_writes",
+        "world_errors",
+        "head_errors",
+        "tokens",
+    ):
         cells = [study.summary(frame)["all"][metric] for frame in frames.values()]
-        print(f"{metric:20}" + "".join(f"{f'{v:.3f} ({lo:.3f} to {hi:.3f})':>28}" for v, lo, hi in cells))
+        digits = 0 if metric == "tokens" else 3
+        shown = [f"{v:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})" for v, low, high in cells]
+        print(f"{metric:20}" + "".join(f"{cell:>30}" for cell in shown))
     episode = next((e for e in episodes if len(e.ledger.decisions) > e.number), episodes[0])
     print(f"\n{episode.task.messages[0]['content']}\n{episode.task.messages[1]['content']}")
     for decision in episode.ledger.decisions:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from envace_lite.deliberate import AFTER
+from envace_lite.deliberation import AFTER
 from envace_lite.domains import DOMAINS
 from envace_lite.plots.base import COLOURS, LABELS, MARKERS, save, show
 from envace_lite.plots.deliberation import deliberation

@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
-from envace_lite.deliberate import KINDS, curve
+from envace_lite.deliberate import KINDS
+from envace_lite.deliberation import curve
 from envace_lite.plots.base import LABELS, bare, legend_below
 from envace_lite.rehearsal.ways import CONTROLS, METHODS, WITHOUT_BUDGET
 from envace_lite.tables import mean_interval
@@ -31,7 +32,7 @@ LOOKS = {
     "refine": ("#CC79A7", "X"),
     "scratch": ("#009E73", "P"),
 }
-"""Colour and marker of each way: rehearsal in blue, votes in orange; filled lines for the one, dashed for the other."""
+"""Colour and marker of each way: rehearsal in blue with solid lines, votes in orange with dashed ones."""
 
 
 def deliberation(

@@ -19,7 +19,7 @@ import torch
 
 from envace_lite.chat import GIVEN, Chat
 from envace_lite.decoding import LONGEST_MESSAGE
-from envace_lite.domains import TRAP, Session, Task, get_domain
+from envace_lite.domains import Session, Task, get_domain
 from envace_lite.judge import DONE, judge
 from envace_lite.policy import CONTEXT, Policy
 from envace_lite.rehearsal.choice import Choice, Messages, bare, length, messages_of, parsed, size
@@ -54,8 +54,8 @@ class Episode:
         memory: tokens of memory in the conversation.
         number: committed messages.
         beyond: tokens taken for them, beyond one reading of the conversation for each.
-        promised: whether the first message was committed because the judge found the request carried out, in the
-            imagination.
+        promised: whether the judge finds the request carried out in the imagined continuation, calls and all, that the
+            first committed message was taken from.
     """
 
     def __init__(self, task: Task, session: Session | None = None):
@@ -155,7 +155,6 @@ class Episode:
             "task": self.task.id,
             "domain": self.task.domain,
             "kind": self.task.tags[0],
-            "needs": self.task.domain == TRAP.name and TRAP.needs(self.task),
             "real_success": success,
             "promised": self.promised,
             "misled": self.promised and not success,

@@ -49,7 +49,8 @@ class PrivateRehearsal(Deliberation):
         when: `always`; only before a `write`; or only when `unsure`. The last two write a draft first, commit it where
             they do not rehearse, and set it aside where they do.
         memory: whether refusals that were imagined stay in the committed conversation.
-        enough: a score with which a sequential rehearsal is content: it imagines no further. None never is.
+        enough: a score with which a sequential rehearsal is content: it imagines no further. None never is. For scorers
+            that judge a continuation by itself.
         temperature, seed: as for `Plain`.
 
     Raises:
@@ -84,6 +85,10 @@ class PrivateRehearsal(Deliberation):
         if tokens is not None and hasattr(scorer, "reads"):
             raise ValueError(
                 "this scorer reads the continuations again: its tokens cannot be kept in a budget"
+            )
+        if enough is not None and (mode != "sequential" or hasattr(scorer, "reads")):
+            raise ValueError(
+                "`enough` is for the mode `sequential`, with a scorer that does not read continuations again"
             )
         self.budget, self.mode, self.depth, self.tokens = budget, mode, depth or HORIZON, tokens
         self.scorer = SCORERS[scorer] if isinstance(scorer, str) else scorer
