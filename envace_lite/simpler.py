@@ -104,7 +104,7 @@ COLUMNS = {
 
 
 def run_cell(base: Policy, name: str, seed: int, *, command: str, steps: int | None = None) -> dict[str, Any]:
-    """Train one cell with one seed, judge it, and write its record; the policy goes to .work/trap-NAME-SEED/policy.
+    """Train one cell with one seed, assess it, and write its record; the policy goes to .work/trap-NAME-SEED/policy.
 
     An interrupted run is continued.
     """
@@ -129,13 +129,13 @@ def run_cell(base: Policy, name: str, seed: int, *, command: str, steps: int | N
         "seed": seed,
         "config": asdict(config),
         "totals": log.totals | {"real_examples": len(grounding.examples) if grounding else 0},
-        "results": judge(trained, cell),
+        "results": assess(trained, cell),
     }
     write_record(f"trap-{name}-{seed}", record)
     return record
 
 
-def judge(policy: Policy, cell: Cell, tasks_each: int = TEST_TASKS) -> dict[str, Any]:
+def assess(policy: Policy, cell: Cell, tasks_each: int = TEST_TASKS) -> dict[str, Any]:
     """What training promised, what deployment delivers, and which rules the rehearsed world lacks.
 
     Returns:

@@ -15,13 +15,14 @@ import pytest
 
 from envace_lite import cli, deliberate, paths, plots, study
 from envace_lite.deliberate import METRICS, as_frame, run_deliberate, summary, tell_apart
-from envace_lite.deliberation import AFTER, curve, gains, short_table, table, tables
+from envace_lite.deliberation import AFTER, curve, gains, misled_table, short_table, table, tables
 from envace_lite.domains import TRAP, Task
 from envace_lite.evaluate import deploy
 from envace_lite.policy import Policy
 from envace_lite.records import RecordError
 from envace_lite.rehearsal import scorers
 from envace_lite.rehearsal.episode import Episode, Plain
+from envace_lite.rehearsal.scorers import CONTENT
 from envace_lite.rehearsal.ways import CONTROLS, METHODS, USUAL, make
 from envace_lite.reward import task_success
 from envace_lite.study import load_records
@@ -114,6 +115,7 @@ def test_a_study_goes_on_where_it_stopped(
     monkeypatch.setattr(deliberate, "as_frame", as_frame)
     assert timeless(run(apt, tmp_path)) == timeless(whole)
     monkeypatch.setattr(deliberate, "as_frame", interrupted)  # nothing is left to run
+    monkeypatch.setattr(deliberate, "tell_apart", interrupted)
     assert timeless(run(apt, tmp_path)) == timeless(whole)
 
 
@@ -143,6 +145,19 @@ def test_ways_by_name(apt: Policy) -> None:
     for name in METHODS:
         way = make(name, apt, 2, 30, verdict=lambda: lambda continuations: [0.0] * len(continuations))
         assert way.temperature == (0.0 if name == "greedy" else 1.0)
+    ways: dict[str, Any] = {name: make(name, apt, 2, 30) for name in METHODS if name != "verdict"}
+    scorers = {"parallel": "agreement", "likelihood": "likelihood", "no_errors": "no_errors"}
+    for name, scorer in {
+        **scorers,
+        **dict.fromkeys(("judged", "sequential", "write"), "carried_out"),
+    }.items():
+        assert ways[name].scorer.__name__ == scorer
+        assert ways[name].budget == 2
+    turns = ways["sequential"]
+    assert (turns.mode, turns.memory, turns.enough) == ("sequential", True, CONTENT)
+    assert (ways["write"].when, ways["judged"].when) == ("write", "always")
+    assert (ways["vote"].judged, ways["judged_vote"].judged) == (False, True)
+    assert [ways[name].budget for name in CONTROLS] == [30] * len(CONTROLS)
     with pytest.raises(KeyError):
         make("luck", apt, 2)
     with pytest.raises(ValueError, match="verdict head"):
@@ -173,13 +188,15 @@ def test_how_well_scorers_tell_apart(apt: Policy, lessons: Lessons) -> None:
 
 
 def made_up(seed: int, **success: float) -> dict[str, Any]:
-    """A record in which each cell has one real success everywhere, and half of it wrong writes."""
+    """One real success a cell, and half of it wrong writes; nothing on held-out tools, 1 for `needs`."""
     cells = {}
     for key, value in success.items():
         method, _, budget = key.rpartition("_")
         metrics = {metric: [value, 0.0, 1.0] for metric in METRICS} | {"wrong_writes": [value / 2, 0.0, 1.0]}
-        groups = dict.fromkeys(("all", "instructions", "goal", "needs"), metrics)
-        results = {"test": groups, "held_out": groups}
+        groups = dict.fromkeys(("all", "instructions", "goal"), metrics)
+        groups["needs"] = {metric: [1.0, 0.0, 1.0] for metric in METRICS}
+        nothing = {metric: [0.0, 0.0, 0.0] for metric in METRICS} | {"tokens": [64.0, 64.0, 64.0]}
+        results = {"test": groups, "held_out": dict.fromkeys(groups, nothing)}
         cells[f"{method}-{budget}"] = {"method": method, "budget": int(budget), "results": results}
     return {"kind": "deliberate", "title": AFTER, "domains": ["retail"], "seed": seed, "cells": cells}
 
@@ -211,6 +228,12 @@ def test_the_tables_hold_every_cell(whole: dict[str, Any]) -> None:
         METHODS["refine"],
     ):
         assert words in text
+    assert set(table([made_up(0, plain_0=0.25)], "held_out")["real success, goal"]) == {"0.000"}
+    ordinary = made_up(0, judged_2=0.25)
+    assert set(misled_table([ordinary]).misled) == {"0.250"}
+    assert set(misled_table([{**ordinary, "domains": ["trap"]}]).misled) == {
+        "1.000"
+    }  # where the rule is needed
     assert METHODS["judged"] in short_table([made_up(0, judged_2=0.5)])
     assert short_table([]) == tables([]) == ""
 
@@ -236,6 +259,18 @@ def test_the_figure(whole: dict[str, Any], seeds: int) -> None:
         assert (line.get_linestyle() == "--") == (name in CONTROLS)
     assert len(looks) == len(USUAL)  # none looks like another
     plt.close(figure)
+
+
+def test_the_frame_leaves_self_refinement_out_and_says_so() -> None:
+    record = made_up(0, plain_0=0.8, judged_2=0.9, refine_2=0.1)
+    figure = plots.deliberation([record])
+    axes = figure.axes[0]
+    assert 0.5 < axes.get_ylim()[0] < 0.8
+    assert [text.get_text() for text in axes.texts] == ["self-refinement, out of the frame: 0.10"]
+    plt.close(figure)
+    held_out = plots.deliberation([record], split="held_out")
+    assert {float(y) for line in held_out.axes[0].lines for y in line.get_ydata()} == {0.0}  # type: ignore[union-attr]
+    plt.close(held_out)
 
 
 def test_the_figures_of_the_study(whole: dict[str, Any], tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def test_what_was_not_asked_for_breaks_it(domain: Domain) -> None:
         assert judge(task, [*said[:-1], {**said[-1], "content": "word_0"}]) == BROKEN
         assert judge(task, [*said, said[-1]]) == BROKEN
         if "instructions" in task.tags:
+            assert judge(task, said[-1:]) == (BROKEN if len(said) > 1 else DONE)
             odd = ToolCall(task.tools[0]["function"]["name"], {"target": "word_0"})
             call = {"role": "assistant", "tool_calls": [odd.to_message()]}
             assert judge(task, [call]) == BROKEN
@@ -74,6 +75,9 @@ def test_it_believes_what_it_reads() -> None:
     assert judge(task, [said[0], cheerful, *said[2:]]) == BROKEN
     assert judge(task, [said[0], cheerful, said[-1]]) == BROKEN  # the answer is not what was told
     assert judge(task, [said[0], cheerful]) == OPEN
+    early = {"role": "assistant", "content": "returned"}  # what `o4` is as long as nothing has been done
+    assert judge(task, [early]) == BROKEN
+    assert judge(task, [said[0], early]) == BROKEN  # the response is not known yet
 
 
 def test_a_goal_is_reached_by_whatever_way() -> None:

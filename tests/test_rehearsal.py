@@ -527,6 +527,23 @@ def test_a_broken_promise_is_counted() -> None:
     assert not plain.row()["promised"]
 
 
+def test_without_imagination_nothing_is_promised() -> None:
+    """A right answer to a request that no tool fits, which the judge can tell without any response."""
+    task = find_task("functions", "no_tool", without=["turns:2"])
+    (voted,) = Vote(scripted((task, conversation(task))), 3).run([task])
+    row = voted.row()
+    assert (row["real_success"], row["promised"]) == (True, False)
+
+
+def test_the_steps_of_plain_execution_hold_the_real_responses(apt: Policy, lessons: Lessons) -> None:
+    for episode in Plain(apt).run(tasks_of(lessons)):
+        told = [step.real for step in episode.ledger.decisions]
+        assert " and ".join(filter(None, told)) == " and ".join(r.text for _, r in episode.exchanges)
+        assert [step.candidate for step in episode.ledger.decisions] == [
+            entry.text for entry in episode.ledger if entry.role == "act"
+        ]
+
+
 def test_likelihood() -> None:
     """The mean over what was written: a forced token does not count, and length is no fault."""
     short = Trajectory(HAND, [], [1, 2, 3], [ACT, GIVEN, ACT], [-1.0, 0.0, -2.0])

@@ -9,9 +9,9 @@ import torch
 
 from envace_lite import paths, simpler
 from envace_lite.domains import DOMAINS, TRAP, Task, get_domain
-from envace_lite.policy import Family, Policy
+from envace_lite.policy import Family, Policy, load_policy
 from envace_lite.reward import REWARDS
-from envace_lite.simpler import CELLS, few_examples, fidelity_term, judge, run_cell, trap_table
+from envace_lite.simpler import CELLS, assess, few_examples, fidelity_term, run_cell, trap_table
 from envace_lite.study import load_records, shipped_tasks
 from envace_lite.train import Grounding, TrainConfig, train
 from helpers import CHAT, carried_out, copied, planned_calls, same_weights, weights
@@ -131,8 +131,8 @@ def somewhere(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "WORK", tmp_path / "work")
     monkeypatch.setattr(simpler, "TRAINING_TASKS", 20)
     monkeypatch.setattr(simpler, "TRAP_CONFIG", small(steps=2))
-    monkeypatch.setattr(judge, "__kwdefaults__", None)
-    monkeypatch.setattr(judge, "__defaults__", (12,))
+    monkeypatch.setattr(assess, "__kwdefaults__", None)
+    monkeypatch.setattr(assess, "__defaults__", (12,))
 
 
 @pytest.mark.usefixtures("somewhere")
@@ -140,6 +140,7 @@ def test_a_cell_is_recorded_and_tabled(tiny: Policy) -> None:
     for seed in (0, 1):
         record = run_cell(copied(tiny), "few_examples", seed, command="envace trap")
         assert record["totals"]["real_examples"] == 16
+        assert load_policy(paths.WORK / f"trap-few_examples-{seed}" / "policy").chat.words == tiny.chat.words
         assert record["totals"]["environment_calls"] == 0
     results = record["results"]
     assert set(results["rules"]) >= {"date", "status"}
@@ -152,7 +153,7 @@ def test_a_cell_is_recorded_and_tabled(tiny: Policy) -> None:
 def test_promise_and_delivery(apt: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     """What training reports is weighed by the dial; what is delivered is real success where the rule matters."""
     monkeypatch.setitem(REWARDS, "task_success", lambda t: float(TRAP.needs(t.task)))
-    results = judge(apt, CELLS["dial-20"], 10)
+    results = assess(apt, CELLS["dial-20"], 10)
     assert results["promised"] == pytest.approx(0.2)
     assert results["needs"]["real_success"][0] == 0.0
     assert [results["needs"][m][0] for m in ("rehearsed_success", "wm2real")] == [0.0, 0.0]

@@ -55,7 +55,7 @@ def evaluate(
     ] = "base, before rehearsal",
 ) -> None:
     """Deploy a policy on the real environment, and set its rehearsed responses next to the real ones."""
-    from envace_lite.evaluate import evaluate as judge
+    from envace_lite.evaluate import evaluate as deployed
     from envace_lite.policy import load_policy
     from envace_lite.records import write_record
     from envace_lite.study import as_table, evaluate_splits, probe_splits, shipped_tasks
@@ -66,7 +66,7 @@ def evaluate(
         about = {"kind": "evaluate", "command": command_line(), "seed": 0, "title": title, "domains": names}
         write_record(name, {**about, "results": results, "probe": probe_splits(loaded, names)})
     else:
-        results = {split: as_table(judge(loaded, shipped_tasks(names, split, limit)))}
+        results = {split: as_table(deployed(loaded, shipped_tasks(names, split, limit)))}
     print_results(results)
 
 
