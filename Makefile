@@ -5,6 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 NOTEBOOKS := $(sort $(wildcard notebooks/*.ipynb))
 SOLVED := $(sort $(wildcard notebooks/assignments/solution/*.ipynb notebooks/assignments/source/*/*.ipynb))
+CHECK_NOTEBOOKS := $(BIN)/pytest -n 2 --dist loadfile -p nbval_rules --nbval --nbval-sanitize-with tests/nbval_sanitize.cfg
 EXECUTE := $(BIN)/jupyter nbconvert --to notebook --execute --inplace --log-level=WARN \
   --ExecutePreprocessor.record_timing=False
 
@@ -14,11 +15,13 @@ export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-# One thread: the same sampled tokens on every machine, and two workers do not fight for two cores.
-long test notebooks assignments: export OMP_NUM_THREADS := 1
+# One thread: two workers do not fight for two cores.
+long test notebooks assignments elsewhere: export OMP_NUM_THREADS := 1
+# The plugin that compares notebooks, and what lets a process compute as another machine would.
+long test elsewhere: export PYTHONPATH := $(CURDIR)/tests/elsewhere:$(CURDIR)/tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lab test long lint format notebooks assignments site bench study clean
+.PHONY: help setup demo lab test elsewhere disturbed long lint format notebooks assignments site bench study clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -42,13 +45,20 @@ demo: $(READY) ## Watch the model act and rehearse, in the terminal
 lab: $(READY) ## Open the notebooks in JupyterLab
 	@$(BIN)/jupyter lab --notebook-dir=notebooks
 
-test: lint ## Lint, unit tests, then every notebook against its committed output
+test: lint ## Lint, unit tests, every notebook against its committed output, and all that as other machines compute it
 	@$(BIN)/pytest -n 2 --dist loadscope tests
-	@if [ -n "$(NOTEBOOKS)" ]; then \
-	  $(BIN)/pytest --nbval --nbval-sanitize-with tests/nbval_sanitize.cfg $(NOTEBOOKS) $(SOLVED); fi
+	@$(CHECK_NOTEBOOKS) $(NOTEBOOKS) $(SOLVED)
+	@$(BIN)/python tests/elsewhere/settings.py
+
+elsewhere: $(READY) ## The notebooks and the tests that sample, as other machines would compute them
+	@$(BIN)/python tests/elsewhere/settings.py
 
 long: $(READY) ## The tests that take minutes
 	@$(BIN)/pytest -m long tests
+	@$(BIN)/python tests/elsewhere/settings.py --full
+
+disturbed: $(READY) ## Record how far ten disturbed runs of the notebooks come out from what is committed
+	@$(BIN)/python tests/elsewhere/settings.py --record 10
 
 lint: $(READY) ## ruff and mypy
 	@$(BIN)/ruff check --quiet

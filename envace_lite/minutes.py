@@ -31,13 +31,15 @@ def measure(notebooks: Iterable[Path], *, command: str) -> dict[str, Any]:
         NotebookError: one of them fails; nothing is recorded.
     """
     seconds = {}
-    check = [sys.executable, "-m", "pytest", "-q", "--nbval", "--nbval-sanitize-with"]
+    tests = paths.ROOT / "tests"
+    check = [sys.executable, "-m", "pytest", "-q", "-p", "nbval_rules", "--nbval", "--nbval-sanitize-with"]
+    folders = os.pathsep.join(map(str, (tests / "elsewhere", tests)))
     for path in notebooks:
         start = time.perf_counter()
         done = subprocess.run(
-            [*check, str(paths.ROOT / "tests" / "nbval_sanitize.cfg"), str(path)],
+            [*check, str(tests / "nbval_sanitize.cfg"), str(path)],
             cwd=paths.ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": folders},
             capture_output=True,
             check=False,
             encoding="utf-8",

@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from envace_lite import decoding
 from envace_lite.chat import GIVEN
 from envace_lite.domains import Task
 from envace_lite.policy import Family, Policy, new_policy
@@ -36,6 +37,44 @@ def no_network() -> Iterator[None]:
         patch.setattr(socket.socket, "connect", refuse)
         patch.setattr(socket.socket, "connect_ex", refuse)
         yield
+
+
+LEAST_LEAD = 1e-3
+"""By so much log-probability each greedy token of a test leads the second one. Another processor rounds otherwise."""
+SAMPLING = {
+    *("decoding", "deliberate", "evaluate", "fidelity", "gate", "pages"),
+    *("rehearsal", "rollout", "simpler", "widgets"),
+}
+"""The modules whose assertions rest on tokens that a policy chooses: they run under each setting of `elsewhere`."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that sample."""
+    for item in items:
+        if item.path.stem.removeprefix("test_") in SAMPLING:
+            item.add_marker(pytest.mark.samples)
+
+
+@pytest.fixture(autouse=True)
+def clear_choices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A test must not rest on a greedy token that leads the second one by next to nothing.
+
+    A test that holds whichever tokens are chosen says so by the marker `any_tokens`.
+    """
+    leads = []
+
+    def watched(logits: Any, temperature: float, generator: Any) -> Any:
+        if temperature == 0:
+            best = logits.log_softmax(-1).topk(2, dim=-1).values
+            leads.append((best[:, 0] - best[:, 1]).min().item())
+        return usual(logits, temperature, generator)
+
+    usual = decoding.sample
+    for module in (decoding, sys.modules["envace_lite.rollout"]):
+        monkeypatch.setattr(module, "sample", watched)
+    yield
+    if min(leads, default=1.0) < LEAST_LEAD and not request.node.get_closest_marker("any_tokens"):
+        pytest.fail(f"a greedy token leads the second one by {min(leads):.1e} only, less than {LEAST_LEAD:g}")
 
 
 @pytest.fixture(autouse=True)

@@ -120,7 +120,7 @@ def _lint(notebook: Notebook, size: int) -> Iterator[str]:
             yield f"{where}: execution_count is {cell['execution_count']}, not {expected}; run all in order"
         tags = IGNORE_TAGS & set(cell["metadata"].get("tags", []))
         ignores += bool(tags or IGNORE_COMMENT.search(source(cell)))
-        yield from (f"{where}: {message}" for message in _code(cell))
+        yield from (f"{where}: {message}" for message in (*_code(cell), *_rule(cell)))
         for output in cell["outputs"]:
             yield from (f"{where}: {message}" for message in _output(output))
     if ignores > MAX_IGNORES:
@@ -141,6 +141,15 @@ def _code(cell: Notebook) -> Iterator[str]:
         return
     for number in missing_encoding(tree):
         yield f"line {number} opens a file and names no encoding"
+
+
+def _rule(cell: Notebook) -> Iterator[str]:
+    """A cell whose numbers may differ elsewhere tells the reader so, by the same number as its rule."""
+    rule = cell["metadata"].get("compare", {})
+    told = re.findall(r"^# .*on another machine.* by (\d+(?:\.\d+)?)\b", source(cell), re.M)
+    wanted = [f"{rule['within']:g}"] if "within" in rule else []
+    if told != wanted:
+        yield f"its rule says that numbers may differ by {wanted or 'nothing'}, its text by {told or 'nothing'}"
 
 
 def _output(output: Notebook) -> Iterator[str]:

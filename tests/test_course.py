@@ -5,10 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -227,27 +224,6 @@ def filled(path: Path) -> Any:
         again.append(new_code_cell(solutions.get(place, text)))
     notebook.cells = [new_code_cell(BEFORE), *cells, *again]
     return notebook, len(cells)
-
-
-# On other machines ------------------------------------------------------------------------------------------
-
-CHECK = [sys.executable, "-m", "pytest", "-q", "--nbval", "--nbval-sanitize-with", "tests/nbval_sanitize.cfg"]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("instructions", ["default", "avx2", "avx512"])
-@pytest.mark.parametrize("number", ["00", "02"])
-def test_other_instruction_sets_give_the_committed_outputs(number: str, instructions: str) -> None:
-    """The notebook that trains live, and the one that shows probabilities. A set that the machine lacks is not used."""
-    done = subprocess.run(
-        [*CHECK, str(course.named(number))],
-        cwd=paths.ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": instructions},
-        capture_output=True,
-        check=False,
-        encoding="utf-8",
-    )
-    assert done.returncode == 0, done.stdout[-3000:]
 
 
 def test_each_notebook_takes_less_than_three_minutes() -> None:

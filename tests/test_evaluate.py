@@ -105,6 +105,7 @@ def test_a_wrong_answer_alone() -> None:
     assert (row.real_success, row.right_state, row.right_answer, row.wrong_writes) == (False, True, False, 0)
 
 
+@pytest.mark.any_tokens
 def test_an_untrained_policy_fails(tiny: Policy, lessons: Lessons) -> None:
     report = evaluate(tiny, [task for task, _ in lessons])
     assert report.value("real_success") == report.value("fidelity") == 0.0

@@ -136,6 +136,7 @@ def html(frames: dict[str, pd.DataFrame], lessons: Lessons) -> str:
     return side_by_side(tasks, frames, title="Rehearsed & real", intro="An <intro>.")
 
 
+@pytest.mark.any_tokens
 def test_a_page_shows_every_pair(html: str, frames: dict[str, pd.DataFrame], lessons: Lessons) -> None:
     page = Page(html)
     before, after = frames.values()

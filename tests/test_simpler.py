@@ -135,6 +135,7 @@ def somewhere(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assess, "__defaults__", (12,))
 
 
+@pytest.mark.any_tokens
 @pytest.mark.usefixtures("somewhere")
 def test_a_cell_is_recorded_and_tabled(tiny: Policy) -> None:
     for seed in (0, 1):
@@ -150,6 +151,7 @@ def test_a_cell_is_recorded_and_tabled(tiny: Policy) -> None:
     assert trap_table([]) == ""
 
 
+@pytest.mark.any_tokens
 def test_promise_and_delivery(apt: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     """What training reports is weighed by the dial; what is delivered is real success where the rule matters."""
     monkeypatch.setitem(REWARDS, "task_success", lambda t: float(TRAP.needs(t.task)))

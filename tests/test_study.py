@@ -186,6 +186,7 @@ def test_only_some_domains(apt: Policy, few_tasks: list[Task]) -> None:
     assert record["results"]["test"]["all"] == record["results"]["test"]["finance"]
 
 
+@pytest.mark.any_tokens
 def test_the_observer_measures_the_policy_as_it_is(apt: Policy, tiny: Policy, few_tasks: list[Task]) -> None:
     known, random = (small_observer(few_tasks)(0, policy, []) for policy in (apt, tiny))
     report = evaluate(apt, few_tasks)
@@ -246,6 +247,7 @@ def whole_records() -> dict[str, dict[str, Any]]:
     return {}
 
 
+@pytest.mark.any_tokens
 @pytest.mark.parametrize(
     ("arm", "place", "after"),
     [

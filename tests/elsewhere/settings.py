@@ -1,0 +1,247 @@
+"""The same notebooks and tests, computed as other machines would: which settings there are, and a run of each.
+
+    python tests/elsewhere/settings.py              the settings that compute otherwise than this machine does as it is
+    python tests/elsewhere/settings.py --full       every combination of an instruction set, a library limit and threads
+    python tests/elsewhere/settings.py --record 10  ten disturbed runs of the notebooks, recorded in data/runs
+    python tests/elsewhere/settings.py --list       just say which settings compute alike
+
+A setting that makes no difference to the bits of a training step and a probe (its *fingerprint*) makes none to a
+notebook either, so one setting of each fingerprint is run. Which these are depends on the machine: a processor without
+AVX-512 has no `avx512`, and one that is not of Intel's make ignores some of MKL's limits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+HERE = Path(__file__).resolve().parent
+
+DISTURBED = {"ENVACE_DISTURB": "1e-5"}
+SETTINGS: dict[str, dict[str, str]] = {
+    "as it is": {},
+    "logits disturbed by 1e-5": DISTURBED,
+    "ATEN_CPU_CAPABILITY=default": {"ATEN_CPU_CAPABILITY": "default"},
+    "ATEN_CPU_CAPABILITY=avx2": {"ATEN_CPU_CAPABILITY": "avx2"},
+    "ATEN_CPU_CAPABILITY=avx512": {"ATEN_CPU_CAPABILITY": "avx512"},
+    "MKL_CBWR=SSE4_2": {"MKL_CBWR": "SSE4_2"},
+    "MKL_ENABLE_INSTRUCTIONS=SSE4_2": {"MKL_ENABLE_INSTRUCTIONS": "SSE4_2"},
+    "MKL_ENABLE_INSTRUCTIONS=AVX2": {"MKL_ENABLE_INSTRUCTIONS": "AVX2"},
+    "ONEDNN_MAX_CPU_ISA=SSE41": {"ONEDNN_MAX_CPU_ISA": "SSE41"},
+    "ONEDNN_MAX_CPU_ISA=AVX2": {"ONEDNN_MAX_CPU_ISA": "AVX2"},
+    "two threads": {"ENVACE_THREADS": "2"},
+    "deterministic algorithms": {"ENVACE_DETERMINISTIC": "1"},
+}
+"""What a process is told by its environment; see `sitecustomize.py` for those that begin with ENVACE."""
+
+FINGERPRINT = """
+import hashlib, torch
+import envace_lite as lite
+from envace_lite.train import TrainConfig
+torch.set_num_threads(1)
+base, digest = lite.load_policy(lite.paths.BASE), hashlib.sha256()
+tasks = lite.shipped_tasks(["retail"], "test", 12)
+policy, log = lite.train(base, tasks, TrainConfig(steps=2, prompts=8, group_size=4), workers=2)
+for value in policy.model.state_dict().values():
+    digest.update(value.detach().contiguous().numpy().tobytes())
+digest.update(repr(lite.probe(policy, tasks).confidence.tolist()).encode())
+print(digest.hexdigest()[:12])
+"""
+"""A training step and a probe, down to the last bit."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One setting that was run: how long it took, and the end of what was said if it failed."""
+
+    name: str
+    seconds: float
+    failed: str = ""
+
+
+def environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process under a setting."""
+    folders = [str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": settings.get("ENVACE_THREADS", "1"),
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, folders)),
+        **settings,
+    }
+
+
+def fingerprint(settings: Mapping[str, str]) -> str:
+    """What a short training and a probe come to under a setting, as a digest."""
+    done = subprocess.run(
+        [sys.executable, "-c", FINGERPRINT],
+        cwd=ROOT,
+        env=environment(settings),
+        capture_output=True,
+        check=True,
+        encoding="utf-8",
+    )
+    return done.stdout.split()[-1]
+
+
+def alike(settings: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:
+    """The names of the settings that compute alike, under the first of each kind."""
+    kinds: dict[str, list[str]] = {}
+    for name, values in settings.items():
+        kinds.setdefault(fingerprint(values), []).append(name)
+    return {names[0]: names[1:] for names in kinds.values()}
+
+
+def every_combination() -> dict[str, dict[str, str]]:
+    """An instruction set, a limit of a library, a number of threads and a disturbance: the full product."""
+    choices: list[list[str]] = [
+        ["", "ATEN_CPU_CAPABILITY=default", "ATEN_CPU_CAPABILITY=avx2", "ATEN_CPU_CAPABILITY=avx512"],
+        ["", "MKL_CBWR=SSE4_2", "MKL_CBWR=COMPATIBLE"],
+        ["", "two threads"],
+        ["", "logits disturbed by 1e-5"],
+    ]
+    product = {}
+    for names in itertools.product(*choices):
+        chosen = [name for name in names if name]
+        known = {
+            **SETTINGS,
+            "MKL_CBWR=COMPATIBLE": {"MKL_CBWR": "COMPATIBLE"},
+        }  # twice as slow: not in each test
+        product[", ".join(chosen) or "as it is"] = {k: v for name in chosen for k, v in known[name].items()}
+    return product
+
+
+def notebooks() -> list[Path]:
+    """The notebooks of the course."""
+    return sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def check(
+    name: str,
+    settings: Mapping[str, str],
+    paths: Sequence[Path],
+    *,
+    tests: bool = True,
+    report: Path | None = None,
+) -> Ran:
+    """Compare notebooks with their committed outputs under a setting, and run the tests that sample.
+
+    Args:
+        report: where the plugin writes how far each cell was away.
+    """
+    rules = ["-p", "nbval_rules", "--nbval", "--nbval-sanitize-with", "tests/nbval_sanitize.cfg"]
+    commands = [["-n", "2", "--dist", "loadfile", *rules, *map(str, paths)]]
+    if report:
+        commands[0] += ["--rules-report", str(report)]
+    if tests:
+        commands.append(["-n", "2", "--dist", "loadscope", "-m", "samples and not long", "tests"])
+    start = time.perf_counter()
+    for command in commands:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", *command],
+            cwd=ROOT,
+            env=environment(settings),
+            capture_output=True,
+            check=False,
+            encoding="utf-8",
+        )
+        if done.returncode:
+            return Ran(name, time.perf_counter() - start, done.stdout[-6000:] + done.stderr[-2000:])
+    return Ran(name, time.perf_counter() - start)
+
+
+def run(settings: Mapping[str, Mapping[str, str]], *, skip: Sequence[str] = ()) -> list[Ran]:
+    """Check under one setting of each kind; prints a line for each.
+
+    Args:
+        skip: names of settings that were checked otherwise; what computes like them is skipped too.
+    """
+    ran = []
+    for name, others in alike(settings).items():
+        same = f" (and so do: {'; '.join(others)})" if others else ""
+        if name in skip:
+            print(f"{name}: checked by the tests before{same}", flush=True)
+            continue
+        ran.append(check(name, settings[name], notebooks()))
+        verdict = "fails" if ran[-1].failed else "passes"
+        print(f"{name}: {verdict} in {ran[-1].seconds:.0f} s{same}", flush=True)
+        if ran[-1].failed:
+            print(ran[-1].failed, flush=True)
+    return ran
+
+
+def disturbances(count: int) -> dict[str, dict[str, str]]:
+    """So many disturbed runs: each with another noise, every third with two threads, every third with other kernels."""
+    kinds: list[dict[str, str]] = [{}, {"ENVACE_THREADS": "2"}, {"ATEN_CPU_CAPABILITY": "default"}]
+    return {
+        f"disturbed {seed}": {**DISTURBED, "ENVACE_DISTURB_SEED": str(seed), **kinds[seed % 3]}
+        for seed in range(1, count + 1)
+    }
+
+
+def record(count: int, command: str) -> Path:
+    """Run the notebooks disturbed so many times, and record how far each cell came out from what is committed."""
+    from envace_lite.records import write_record
+
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for name, settings in disturbances(count).items():
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder, "report.jsonl")
+            ran = check(name, settings, notebooks(), tests=False, report=report)
+            lines = report.read_text(encoding="utf-8").splitlines()
+        for row in map(json.loads, lines):
+            runs.setdefault(f"{row['notebook']}:{row['cell']}", []).append(row)
+        print(
+            f"{name}: {ran.seconds:.0f} s, {'something differs' if ran.failed else 'all as committed'}",
+            flush=True,
+        )
+    cells = {}
+    for place, rows in sorted(runs.items()):
+        cells[place] = {
+            "rule": rows[0]["rule"],
+            "runs": len(rows),
+            "kept": sum(row["equal"] for row in rows),
+            "farthest": round(max(row["farthest"] for row in rows), 4),
+        }
+        if problems := sorted({problem for row in rows if not row["equal"] for problem in row["problems"]}):
+            cells[place]["problems"] = problems[:5]
+    about = {"kind": "disturbed", "command": command, "seed": f"1 to {count}", "scale": 1e-5}
+    return write_record("disturbed", {**about, "cells": cells})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is asked for; the exit status says whether all of it passed."""
+    parser = argparse.ArgumentParser(
+        description="Check the notebooks and tests as other machines would compute them."
+    )
+    parser.add_argument("--full", action="store_true", help="every combination")
+    parser.add_argument(
+        "--list", action="store_true", help="say which settings compute alike, and run nothing"
+    )
+    parser.add_argument("--record", type=int, metavar="N", help="N disturbed runs of the notebooks, recorded")
+    options = parser.parse_args(arguments)
+    if options.list:
+        for name, others in alike(SETTINGS).items():
+            print(f"{name}" + "".join(f"\n    {other}" for other in others))
+        return 0
+    if options.record:
+        print(record(options.record, f"python tests/elsewhere/settings.py --record {options.record}"))
+        return 0
+    ran = run(every_combination() if options.full else SETTINGS, skip=["as it is"])
+    return int(any(one.failed for one in ran))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
