@@ -20,6 +20,7 @@ import itertools
 import json
 import os
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -64,8 +65,8 @@ class Margins:
         cell = kernel.execution_count if kernel else 0
         if value < least.get(cell, float("inf")):
             least[cell] = value
-            with open(self.path, "w", encoding="utf-8") as file:
-                json.dump({"greedy": self.greedy, "drawn": self.drawn}, file)
+            noted = json.dumps({"greedy": self.greedy, "drawn": self.drawn})
+            Path(self.path).write_text(noted, encoding="utf-8")
 
 
 def _distance(logits: Any, tokens: Any, generator: Any, state: Any) -> float:
@@ -104,9 +105,9 @@ def apply(decoding: ModuleType) -> None:
     """Do what the environment says; `decoding` is the module that chooses tokens, just imported."""
     import torch
 
-    if scale := float(os.environ.get("ENVACE_DISTURB", 0)):
-        disturb(scale, int(os.environ.get("ENVACE_DISTURB_SEED", 0)))
-    if threads := int(os.environ.get("ENVACE_THREADS", 0)):
+    if scale := float(os.environ.get("ENVACE_DISTURB", "0")):
+        disturb(scale, int(os.environ.get("ENVACE_DISTURB_SEED", "0")))
+    if threads := int(os.environ.get("ENVACE_THREADS", "0")):
         torch.set_num_threads(threads)
         torch.set_num_threads = lambda _: None
     if os.environ.get("ENVACE_DETERMINISTIC"):
