@@ -18,7 +18,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -192,22 +191,26 @@ def disturbances(count: int) -> dict[str, dict[str, str]]:
 
 
 def record(count: int, command: str) -> Path:
-    """Run the notebooks disturbed so many times, and record how far each cell came out from what is committed."""
-    from envace_lite.records import write_record
+    """Run the notebooks disturbed so many times, and record how far each cell came out from what is committed.
+
+    Each run leaves its report in `.work/disturbed`; an interrupted recording is continued by the same command.
+    """
+    from envace_lite.records import write_record  # noqa: PLC0415
 
     runs: dict[str, list[dict[str, Any]]] = {}
+    folder = ROOT / ".work" / "disturbed"
+    folder.mkdir(parents=True, exist_ok=True)
     for name, settings in disturbances(count).items():
-        with tempfile.TemporaryDirectory() as folder:
-            report = Path(folder, "report.jsonl")
-            ran = check(name, settings, notebooks(), tests=False, report=report)
-            lines = report.read_text(encoding="utf-8").splitlines()
-        for row in map(json.loads, lines):
+        report, partial = folder / f"{name}.jsonl", folder / f"{name}.partial"
+        if not report.is_file():
+            partial.unlink(missing_ok=True)
+            ran = check(name, settings, notebooks(), tests=False, report=partial)
+            partial.replace(report)
+            verdict = "something differs" if ran.failed else "all as committed"
+            print(f"{name}: {ran.seconds:.0f} s, {verdict}\n{ran.failed}", flush=True)
+        for row in map(json.loads, report.read_text(encoding="utf-8").splitlines()):
             runs.setdefault(f"{row['notebook']}:{row['cell']}", []).append(row)
-        print(
-            f"{name}: {ran.seconds:.0f} s, {'something differs' if ran.failed else 'all as committed'}",
-            flush=True,
-        )
-    cells = {}
+    cells: dict[str, dict[str, Any]] = {}
     for place, rows in sorted(runs.items()):
         cells[place] = {
             "rule": rows[0]["rule"],
