@@ -195,7 +195,7 @@ def record(count: int, command: str) -> Path:
 
     Each run leaves its report in `.work/disturbed`; an interrupted recording is continued by the same command.
     """
-    from envace_lite.records import write_record  # noqa: PLC0415
+    from envace_lite.records import write_record
 
     runs: dict[str, list[dict[str, Any]]] = {}
     folder = ROOT / ".work" / "disturbed"
