@@ -55,6 +55,7 @@ def pretrain(
     """
     from dataclasses import asdict
 
+    from envace_lite.checkpoint import claimed
     from envace_lite.pretrain import BASES, PretrainConfig
     from envace_lite.pretrain import pretrain as make
     from envace_lite.records import write_record
@@ -64,10 +65,11 @@ def pretrain(
     name = f"base-{recipe}-{seed}"
     out = writable(out or (paths.BASE if recipe == "uncertain" else paths.WORK / name / "policy"))
     config = PretrainConfig(phases=BASES[recipe], seed=seed)
-    policy, record = make(config, paths.WORK / name, workers=workers)
-    policy.save(out)
-    about = {"kind": "pretrain", "command": command_line(), "seed": seed, "config": asdict(config)}
-    write_record(f"pretrain-{recipe}-{seed}", {**about, **record})
+    with claimed(paths.WORK / name):  # also while the base and its record are written
+        policy, record = make(config, paths.WORK / name, workers=workers)
+        policy.save(out)
+        about = {"kind": "pretrain", "command": command_line(), "seed": seed, "config": asdict(config)}
+        write_record(f"pretrain-{recipe}-{seed}", {**about, **record})
 
 
 @app.command()
