@@ -30,8 +30,8 @@ from envace_lite.assignments import Assignment, Part, masters
 SECONDS = 10.0
 """How long one question may compute."""
 PATIENCE = 30.0
-"""So many times longer may it take by the clock: ten others on one core leave it an eleventh, and a scheduler that shares
-between users or groups before it shares between processes leaves it less (a twentieth was seen)."""
+"""So many times longer may it take by the clock: ten others on one core leave it an eleventh, and a system that shares
+between groups of processes first may leave it less (under a fifteenth was seen)."""
 LIMITED = hasattr(signal, "SIGXCPU")
 """Whether the system can limit the time that a process computes."""
 QUESTION = Path(__file__).with_name("question.py")

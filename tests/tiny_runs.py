@@ -200,7 +200,7 @@ def carry_out(command: Sequence[str], said: int) -> None:
 
 
 def start(command: list[str], root: str, fault: str = "", after: int = 0) -> int:
-    """Start a run in the folder `root`, in a group of processes of its own; what it says goes to `said-PID.txt` there."""
+    """Start a run in the folder `root`, in a group of processes of its own; its words go to `said-PID.txt` there."""
     folder = Path(root)
     pid = os.fork()
     if pid:
