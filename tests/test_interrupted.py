@@ -57,7 +57,7 @@ class Run:
     def lines(self) -> list[str]:
         """What it said, without progress bars."""
         said = re.split(r"[\r\n]+", self.said.read_text(encoding="utf-8"))
-        bar = re.compile(r"\d%\||\d(it|step)|\?step")
+        bar = re.compile(r"\d%\||\d(it|step)/s|\dstep \[")
         return [line for line in said if line.strip() and not bar.search(line)]
 
     def kill(self, number: int, *, group: bool = True) -> None:
