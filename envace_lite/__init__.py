@@ -6,7 +6,7 @@ os.environ.setdefault(
     "OMP_WAIT_POLICY", "PASSIVE"
 )  # before torch: waiting threads must not eat a working core
 
-from envace_lite import paths
+from envace_lite import interrupts, paths
 from envace_lite.domains import DOMAINS, Domain, Session, Task, get_domain, load_tasks, register
 from envace_lite.evaluate import Report, evaluate
 from envace_lite.fidelity import compare, probe, probe_pairs, rehearse
@@ -47,6 +47,7 @@ __all__ = [
     "end_at_error",
     "evaluate",
     "get_domain",
+    "interrupts",
     "load_policy",
     "load_tasks",
     "new_policy",

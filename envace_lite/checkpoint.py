@@ -1,36 +1,91 @@
-"""Checkpoints that survive an interrupt: a new one replaces the old one only when it is complete on disk."""
+"""Checkpoints that survive an interrupt, and folders that belong to one run at a time.
+
+A new file replaces the old one only when it is complete on disk. A run claims its folder with a lock of the operating
+system, which ends with the process that holds it, also when that is killed: there is no stale lock to delete.
+"""
 
 from __future__ import annotations
 
+import io
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
+from filelock import FileLock, Timeout
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint cannot be written or read; the message says what to do."""
+    """A checkpoint cannot be written or read, or its folder is in use; the message says what to do."""
 
 
-def save_state(path: Path | str, state: dict[str, Any]) -> None:
-    """Write a state next to its final place and rename it, so that an interrupt leaves the earlier one whole.
+@contextmanager
+def claimed(folder: Path | str, name: str = "") -> Iterator[None]:
+    """Keep a folder for this run: another process, or another thread, is refused. One thread may nest its claims.
+
+    Args:
+        name: of the run, where several share a folder.
 
     Raises:
-        CheckpointError: when the folder cannot be written.
+        CheckpointError: the folder is in use, or cannot be written.
     """
-    path = Path(path)
-    partial = path.with_suffix(path.suffix + ".partial")
+    folder = Path(folder)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / f".{name or 'run'}.lock", is_singleton=True)
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise CheckpointError(
+            f"{folder / name} is in use by another run; wait until that has ended"
+        ) from None
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot write the checkpoints of {folder / name}: {error.strerror or error}; "
+            "choose another folder or free it"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that takes the place of an earlier one at the end, when it is complete on disk, and not before.
+
+    What a killed process leaves is called `NAME.partial`; it is never read, and the next write takes its place.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    try:
         with partial.open("wb") as file:
-            torch.save(state, file)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-    except (OSError, RuntimeError) as error:
+    except BaseException:
+        with suppress(OSError):  # half a file would only take the space that was missing
+            partial.unlink()
+        raise
+
+
+def save_state(path: Path | str, state: dict[str, Any]) -> None:
+    """Write a state; an interrupt leaves the earlier one whole.
+
+    Raises:
+        CheckpointError: when it cannot be written.
+    """
+    # In memory first: a full disk, or an interrupt, within torch's own writing ends as "unexpected pos 768 vs 662".
+    whole = io.BytesIO()
+    torch.save(state, whole)
+    try:
+        with replacing(Path(path)) as file:
+            file.write(whole.getbuffer())
+    except OSError as error:
         raise CheckpointError(
-            f"cannot write the checkpoint {path}: {error}; an earlier one is untouched"
+            f"cannot write the checkpoint {path}: {error.strerror or error}; an earlier one is untouched"
         ) from error
 
 

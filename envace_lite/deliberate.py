@@ -8,7 +8,6 @@ temperature; `greedy` is plain execution without sampling, as a reference.
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,10 +18,11 @@ import pandas as pd
 import torch
 
 from envace_lite import paths
+from envace_lite.checkpoint import claimed
 from envace_lite.domains import DOMAINS, TRAP, Task
 from envace_lite.fidelity.measures import interval
 from envace_lite.policy import Policy
-from envace_lite.records import RecordError, write_record
+from envace_lite.records import RecordError, read_record, write_record
 from envace_lite.rehearsal.episode import Episode
 from envace_lite.rehearsal.ledger import TOKENS
 from envace_lite.rehearsal.scorers import SCORERS, Scorer, fit_verdict
@@ -131,14 +131,12 @@ def run_deliberate(
         limit: tasks of each domain and split.
 
     Raises:
-        RecordError: the record is of another policy or other settings.
+        RecordError: the record is of another policy or other settings, or cannot be written.
+        CheckpointError: another process runs the same study.
     """
     tasks = {split: shipped_tasks(domains, split, limit) for split in ("test", "held_out")}
     config = {"temperature": temperature, "limit": limit, "weights": digest(policy)}
     about = {"kind": "deliberate", "command": command, "policy": name, "title": title, "seed": seed}
-    earlier = _recorded(name, {"config": config, "domains": list(domains), "seed": seed}, folder)
-    record = {**about, "domains": list(domains), "config": config, "cells": {}, **earlier}
-    cells = record["cells"]
     fitted: list[Scorer] = []
 
     def verdict() -> Scorer:
@@ -146,35 +144,42 @@ def run_deliberate(
             fitted.append(fit_verdict(policy, shipped_tasks(domains, "train", 150), seed=seed))
         return fitted[0]
 
-    for method, budget in _plan(methods, budgets):
-        key = f"{method}-{budget}"
-        if key in cells:
-            continue
-        start = time.perf_counter()
-        frames = {}
-        for split, some in tasks.items():
-            allowance = cells[f"{REFERENCE}-{budget}"]["allowance"][split] if method in CONTROLS else 0
-            way = make(method, policy, budget, allowance, verdict=verdict, temperature=temperature, seed=seed)
-            frames[split] = as_frame(way.run(some))
-        cells[key] = {
-            "method": method,
-            "budget": budget,
-            "command": command,
-            "seconds": round(time.perf_counter() - start, 1),
-            "allowance": {split: allowance_of(frame) for split, frame in frames.items()},
-            "results": {split: summary(frame) for split, frame in frames.items()},
+    # Two processes would overwrite each other's cells. The lock lies with the checkpoints: data/runs is for records.
+    with claimed(folder or paths.WORK, f"deliberate-{name}"):
+        earlier = _recorded(name, {"config": config, "domains": list(domains), "seed": seed}, folder)
+        record = {**about, "domains": list(domains), "config": config, "cells": {}, **earlier}
+        cells = record["cells"]
+        for method, budget in _plan(methods, budgets):
+            key = f"{method}-{budget}"
+            if key in cells:
+                continue
+            start = time.perf_counter()
+            frames = {}
+            for split, some in tasks.items():
+                allowance = cells[f"{REFERENCE}-{budget}"]["allowance"][split] if method in CONTROLS else 0
+                way = make(
+                    method, policy, budget, allowance, verdict=verdict, temperature=temperature, seed=seed
+                )
+                frames[split] = as_frame(way.run(some))
+            cells[key] = {
+                "method": method,
+                "budget": budget,
+                "command": command,
+                "seconds": round(time.perf_counter() - start, 1),
+                "allowance": {split: allowance_of(frame) for split, frame in frames.items()},
+                "results": {split: summary(frame) for split, frame in frames.items()},
+            }
+            write_record(f"deliberate-{name}", record, folder)
+        told = record.setdefault("scorers", {split: {} for split in tasks})
+        missing = {
+            key: scorer for key, scorer in SCORERS.items() if REFERENCE in methods and key not in told["test"]
         }
-        write_record(f"deliberate-{name}", record, folder)
-    told = record.setdefault("scorers", {split: {} for split in tasks})
-    missing = {
-        key: scorer for key, scorer in SCORERS.items() if REFERENCE in methods and key not in told["test"]
-    }
-    if "verdict" in methods and "verdict" not in told["test"]:
-        missing["verdict"] = verdict()
-    if missing:
-        for split, some in tasks.items():
-            told[split] |= tell_apart(policy, some, missing, seed=seed)
-        write_record(f"deliberate-{name}", record, folder)
+        if "verdict" in methods and "verdict" not in told["test"]:
+            missing["verdict"] = verdict()
+        if missing:
+            for split, some in tasks.items():
+                told[split] |= tell_apart(policy, some, missing, seed=seed)
+            write_record(f"deliberate-{name}", record, folder)
     return record
 
 
@@ -201,7 +206,7 @@ def _recorded(name: str, settings: Mapping[str, Any], folder: Path | None) -> di
     path = (folder or paths.RUNS) / f"deliberate-{name}.json"
     if not path.is_file():
         return {}
-    record = json.loads(path.read_text(encoding="utf-8"))
+    record = read_record(path)
     if any(record.get(key) != value for key, value in settings.items()):
         raise RecordError(f"{path} is of another policy or other settings; delete it or choose another name")
     return {key: record[key] for key in ("cells", "scorers") if key in record}

@@ -3,11 +3,18 @@
 Each question runs in a process of its own with a time limit, so a loop that never ends, a crash or a dead process costs
 that question alone, and says why. Tests are taken from the master, not from the submission. Feedback holds messages and
 no test.
+
+The limit is on the processor's time: on a crowded machine the same code takes several times as long by the clock, and
+that is not its author's fault. What sleeps or waits does not use it; it is ended by a limit by the clock, which is
+generous. Where the system cannot limit the processor's time (Windows), the clock has to do for both.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,7 +28,12 @@ import pandas as pd
 from envace_lite.assignments import Assignment, Part, masters
 
 SECONDS = 10.0
-"""How long one question may take."""
+"""How long one question may compute."""
+PATIENCE = 30.0
+"""So many times longer may it take by the clock: ten others on one core leave it an eleventh, and a system that shares
+between groups of processes first may leave it less (under a fifteenth was seen)."""
+LIMITED = hasattr(signal, "SIGXCPU")
+"""Whether the system can limit the time that a process computes."""
 QUESTION = Path(__file__).with_name("question.py")
 
 
@@ -64,24 +76,44 @@ def _grade_id(cell: Mapping[str, Any]) -> str:
     return str(cell["metadata"].get("nbgrader", {}).get("grade_id", ""))
 
 
-def grade_question(cells: Mapping[str, str], question: Part, seconds: float = SECONDS) -> str:
-    """Run one question in a process of its own; returns what is wrong, or nothing if it passes."""
+def grade_question(
+    cells: Mapping[str, str], question: Part, seconds: float = SECONDS, patience: float = PATIENCE
+) -> str:
+    """Run one question in a process of its own; returns what is wrong, or nothing if it passes.
+
+    Args:
+        seconds: how long it may compute, rounded up to whole ones.
+        patience: so many times longer may it take by the clock.
+    """
+    endless = f"it takes longer than {seconds:g} seconds; is there a loop that never ends?"
+    wait = seconds * patience if LIMITED else seconds
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "result.json")
         asked = {"cells": dict(cells), "shown": question.shown, "hidden": question.hidden}
         try:
             ended = subprocess.run(
-                [sys.executable, str(QUESTION), str(result)],
+                [sys.executable, str(QUESTION), str(result), str(math.ceil(seconds))],
                 input=json.dumps(asked),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 encoding="utf-8",
                 cwd=folder,
-                timeout=seconds,
+                env={
+                    **os.environ,
+                    "OMP_NUM_THREADS": "1",
+                },  # else the threads of a large machine share the seconds
+                timeout=wait,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return f"it takes longer than {seconds:g} seconds; is there a loop that never ends?"
+            if LIMITED:
+                return (
+                    f"it has not ended after {wait:g} seconds, in which it computed for less than {seconds:g}; "
+                    "does it sleep, or wait for something?"
+                )
+            return endless
+        if LIMITED and ended.returncode == -signal.SIGXCPU:
+            return endless
         if not result.is_file():
             return f"the process ended before the test did (exit status {ended.returncode})"
         outcome = json.loads(result.read_text(encoding="utf-8"))

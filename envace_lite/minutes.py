@@ -1,4 +1,7 @@
-"""How long each notebook of the course takes, measured by the check that continuous integration runs."""
+"""How long each notebook of the course takes, and what a crowd of other processes on the same machine makes of it.
+
+A notebook's time is that of the check that continuous integration runs.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,26 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from envace_lite import paths
+from envace_lite.assignments import masters
+from envace_lite.grading import grade_submission
+from envace_lite.policy import load_policy
 from envace_lite.records import write_record
+from envace_lite.study import shipped_tasks
 from envace_lite.tables import markdown
+from envace_lite.train import TrainConfig, train
 
 LIMIT = 180
 """Seconds that a notebook may take on two cores."""
+SPIN = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): pass"
+"""What a busy process does, until the one that started it (its argument) is gone."""
 
 
 class NotebookError(RuntimeError):
@@ -31,26 +42,103 @@ def measure(notebooks: Iterable[Path], *, command: str) -> dict[str, Any]:
         NotebookError: one of them fails; nothing is recorded.
     """
     seconds = {}
-    tests = paths.ROOT / "tests"
-    check = [sys.executable, "-m", "pytest", "-q", "-p", "nbval_rules", "--nbval", "--nbval-sanitize-with"]
-    folders = os.pathsep.join(map(str, (tests / "elsewhere", tests)))
     for path in notebooks:
         start = time.perf_counter()
-        done = subprocess.run(
-            [*check, str(tests / "nbval_sanitize.cfg"), str(path)],
-            cwd=paths.ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": folders},
-            capture_output=True,
-            check=False,
-            encoding="utf-8",
-        )
-        if done.returncode:
-            raise NotebookError(f"{path} fails its check:\n{done.stdout[-2000:]}")
+        check(path)
         seconds[path.stem] = round(time.perf_counter() - start, 1)
         print(f"{path.stem:30} {seconds[path.stem]:6.1f} s", flush=True)
     record = {"kind": "notebooks", "command": command, "seed": 0, "cores": os.cpu_count(), "seconds": seconds}
     write_record("notebooks", record)
     return record
+
+
+def check(path: Path) -> None:
+    """Check a notebook by strict nbval.
+
+    Raises:
+        NotebookError: it fails.
+    """
+    tests = paths.ROOT / "tests"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "nbval_rules", "--nbval", "--nbval-sanitize-with"]
+    folders = os.pathsep.join(map(str, (tests / "elsewhere", tests)))
+    done = subprocess.run(
+        [*command, str(tests / "nbval_sanitize.cfg"), str(path)],
+        cwd=paths.ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": folders},
+        capture_output=True,
+        check=False,
+        encoding="utf-8",
+    )
+    if done.returncode:
+        raise NotebookError(f"{path} fails its check:\n{done.stdout[-2000:]}")
+
+
+@contextmanager
+def crowd(count: int) -> Iterator[None]:
+    """Keep so many other processes busy for the while; they end with this one, however it ends."""
+    processes = [subprocess.Popen([sys.executable, "-c", SPIN, str(os.getpid())]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()
+
+
+def grade_solved() -> list[str]:
+    """Grade the solutions of all assignments; what is wrong with them, which is nothing."""
+    problems: list[str] = []
+    for assignment in masters():
+        path = paths.ROOT / "notebooks" / "assignments" / "solution" / f"{assignment.name}.ipynb"
+        problems += [problem for problem in grade_submission(path, assignment).message if problem]
+    return problems
+
+
+def _train_a_little() -> None:
+    train(load_policy(paths.BASE), shipped_tasks(["retail"], "train"), TrainConfig(steps=4, prompts=16))
+
+
+PARTS: dict[str, Callable[[], Any]] = {
+    "grading the four solved assignments": grade_solved,
+    "four steps of training on retail": _train_a_little,
+    "notebook 02 under its check": lambda: check(paths.ROOT / "notebooks" / "02_one_rollout_two_roles.ipynb"),
+}
+"""What is timed with and without a crowd."""
+
+
+def measure_crowd(count: int, *, command: str) -> dict[str, Any]:
+    """Time a few parts alone and beside `count` busy processes, and write the record `crowd`.
+
+    Raises:
+        NotebookError: a notebook fails its check.
+    """
+    # What else was running makes the ratios smaller: the first time is then no longer that of an idle machine.
+    load = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
+    seconds = {name: {"alone": _timed(part)} for name, part in PARTS.items()}
+    with crowd(count):
+        for name, part in PARTS.items():
+            seconds[name]["in a crowd"] = _timed(part)
+    for name, measured in seconds.items():
+        measured["ratio"] = round(measured["in a crowd"] / measured["alone"], 2)
+        print(f"{name:40} " + "  ".join(f"{key} {value:.1f}" for key, value in measured.items()), flush=True)
+    record = {
+        "kind": "crowd",
+        "command": command,
+        "seed": 0,
+        "config": {"busy_processes": count},
+        "cores": os.cpu_count(),
+        "load_before": load,
+        "seconds": seconds,
+    }
+    write_record("crowd", record)
+    return record
+
+
+def _timed(part: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    part()
+    return round(time.perf_counter() - start, 2)
 
 
 def minutes_table(records: Iterable[Mapping[str, Any]]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -202,15 +203,27 @@ class Policy:
         return Policy(plain, self.chat)
 
     def save(self, folder: Path | str) -> None:
-        """Write model and tokenizer so that plain transformers can load them (adapters are folded in)."""
+        """Write model and tokenizer so that plain transformers can load them (adapters are folded in).
+
+        They are written to a folder within the folder first, so that an interrupt leaves an earlier policy whole.
+        """
         folder = Path(folder)
+        partial = folder / ".partial"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            if partial.exists():  # what a process left that was killed while it saved
+                shutil.rmtree(partial)
+            partial.mkdir(parents=True)
             with _quietly():
-                self.folded().plain.save_pretrained(folder)
-            self.chat.tokenizer.save_pretrained(folder)
-        except OSError as error:
-            raise PolicyError(f"cannot write the policy to {folder}: {error.strerror or error}") from error
+                self.folded().plain.save_pretrained(partial)
+            self.chat.tokenizer.save_pretrained(partial)
+            # The configuration comes last: a folder without one is no policy.
+            for path in sorted(partial.iterdir(), key=lambda path: path.name == "config.json"):
+                path.replace(folder / path.name)
+        except (OSError, SafetensorError) as error:
+            reason = error.strerror if isinstance(error, OSError) else None
+            raise PolicyError(f"cannot write the policy to {folder}: {reason or error}") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
     def __repr__(self) -> str:
         kind = "LoRA" if self.is_lora else "all weights"

@@ -22,7 +22,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from envace_lite.chat import GIVEN
-from envace_lite.checkpoint import CheckpointError, load_state, save_state
+from envace_lite.checkpoint import CheckpointError, claimed, load_state, save_state
 from envace_lite.policy import Policy, new_policy
 from envace_lite.traces import RECIPES, Corpus, make_corpus
 
@@ -110,32 +110,34 @@ def pretrain(
     """Make a base model. Continues from `folder/state.pt` when an earlier run was interrupted.
 
     Args:
-        folder: where the checkpoint goes.
+        folder: where the checkpoint goes. One run at a time has it.
         workers: threads that share a step; set torch to one thread each.
 
     Returns:
         The policy, and the record of the run (loss curve, seconds, tokens imitated).
 
     Raises:
-        CheckpointError: the checkpoint is damaged, or of another configuration.
+        CheckpointError: the checkpoint cannot be written, is damaged, or of another configuration; or the folder is
+            in use.
     """
     path = Path(folder) / "state.pt"
     policy = new_policy(seed=config.seed, width=config.width, layers=config.layers)
-    state: dict[str, Any] = load_state(path) if path.is_file() else {}
-    record: dict[str, Any] = state.get("record", {"curve": [], "seconds": 0.0, "tokens": 0})
-    if state:
-        if state.get("config") != asdict(config):
-            raise CheckpointError(f"{path} has another configuration; delete it or choose another folder")
-        policy.model.load_state_dict(state["model"])
-    for number, phase in enumerate(config.phases):
-        if number < state.get("phase", 0):
-            continue
-        corpus = make_corpus(
-            policy.chat, RECIPES[phase.recipe], phase.requests, config.per_request, config.seed + number
-        )
-        inside = state if state.get("phase") == number and "optimizers" in state else {}
-        imitate(policy, phase, corpus, config, record, path, number, inside, workers)
-        state = {}
+    with claimed(folder):
+        state: dict[str, Any] = load_state(path) if path.is_file() else {}
+        record: dict[str, Any] = state.get("record", {"curve": [], "seconds": 0.0, "tokens": 0})
+        if state:
+            if state.get("config") != asdict(config):
+                raise CheckpointError(f"{path} has another configuration; delete it or choose another folder")
+            policy.model.load_state_dict(state["model"])
+        for number, phase in enumerate(config.phases):
+            if number < state.get("phase", 0):
+                continue
+            corpus = make_corpus(
+                policy.chat, RECIPES[phase.recipe], phase.requests, config.per_request, config.seed + number
+            )
+            inside = state if state.get("phase") == number and "optimizers" in state else {}
+            imitate(policy, phase, corpus, config, record, path, number, inside, workers)
+            state = {}
     return policy, record
 
 

@@ -3,7 +3,7 @@
 A script of the standard library alone: the grader starts it by its path, so nothing else is loaded, and ends it when
 its time is over. It protects the grader from loops and crashes, not from malice: grade what you would run yourself.
 
-    python question.py RESULT.json < QUESTION.json
+    python question.py RESULT.json SECONDS < QUESTION.json
 """
 
 import json
@@ -13,8 +13,20 @@ from pathlib import Path
 from typing import Any
 
 
-def main(result: str) -> None:
-    """Read a question, run it, and write `{"passed": ..., "message": ...}` to the file `result`."""
+def main(result: str, seconds: int) -> None:
+    """Read a question, run it, and write `{"passed": ..., "message": ...}` to the file `result`.
+
+    The system ends this process when it has computed for so many seconds, where it can (not on Windows): the first
+    signal says why it died, and if that is caught the second one cannot be.
+    """
+    try:
+        import resource
+    except ImportError:
+        pass
+    else:
+        _, most = resource.getrlimit(resource.RLIMIT_CPU)
+        hard = seconds + 1 if most == resource.RLIM_INFINITY else min(seconds + 1, most)
+        resource.setrlimit(resource.RLIMIT_CPU, (min(seconds, hard), hard))
     question = json.load(sys.stdin)
     outcome = run(question["cells"], question["shown"], question["hidden"])
     Path(result).write_text(json.dumps(outcome), encoding="utf-8")
@@ -58,4 +70,4 @@ def _raised(error: BaseException, secret: bool) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]))

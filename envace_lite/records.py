@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from envace_lite import paths
+from envace_lite.checkpoint import replacing
 
 
 class RecordError(ValueError):
-    """A record is missing or broken; the message names the file."""
+    """A record is missing or broken, or cannot be written; the message names the file."""
 
 
 def versions() -> dict[str, str]:
@@ -27,11 +28,21 @@ def versions() -> dict[str, str]:
 
 
 def write_record(name: str, record: dict[str, Any], folder: Path | None = None) -> Path:
-    """Write a record; the date and the versions are added."""
+    """Write a record; the date and the versions are added. An interrupt leaves an earlier one whole.
+
+    Raises:
+        RecordError: when it cannot be written.
+    """
     path = (folder or paths.RUNS) / f"{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
     stamped = {"name": name, "date": datetime.now(UTC).date().isoformat(), "versions": versions(), **record}
-    path.write_text(json.dumps(plain(stamped), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    text = json.dumps(plain(stamped), indent=1, allow_nan=False) + "\n"
+    try:
+        with replacing(path) as file:
+            file.write(text.encode("utf-8"))
+    except OSError as error:
+        raise RecordError(
+            f"cannot write the record {path}: {error.strerror or error}; an earlier one is untouched"
+        ) from error
     return path
 
 
@@ -50,15 +61,19 @@ def read_records(folder: Path | None = None) -> list[dict[str, Any]]:
     Raises:
         RecordError: naming the file that is not a record.
     """
-    records = []
-    for path in sorted((folder or paths.RUNS).glob("*.json")):
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-            if not isinstance(record, dict):
-                raise ValueError("it is no JSON object")
-            records.append(record)
-        except ValueError as error:
-            raise RecordError(
-                f"{path} is not a record ({error}); delete it and run its command again"
-            ) from error
-    return records
+    return [read_record(path) for path in sorted((folder or paths.RUNS).glob("*.json"))]
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """One record.
+
+    Raises:
+        RecordError: when the file is not a record.
+    """
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(record, dict):
+            raise ValueError("it is no JSON object")
+    except ValueError as error:
+        raise RecordError(f"{path} is not a record ({error}); delete it and run its command again") from error
+    return record

@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 
 from envace_lite import paths
+from envace_lite.checkpoint import claimed
 from envace_lite.domains import TRAP, Task
 from envace_lite.evaluate import Report, evaluate
 from envace_lite.fidelity import missing_rules, probe_pairs, rules
@@ -111,27 +112,28 @@ def run_cell(base: Policy, name: str, seed: int, *, command: str, steps: int | N
     cell = CELLS[name]
     config = replace(TRAP_CONFIG, seed=seed, temperature=cell.temperature, steps=steps or TRAP_CONFIG.steps)
     grounding = cell.grounding(base, seed) if cell.grounding else None
-    trained, log = train(
-        base,
-        TRAP.tasks("train", cell.dial, TRAINING_TASKS, seed),
-        config,
-        reward=REWARDS[cell.reward],
-        folder=paths.WORK / f"trap-{name}-{seed}",
-        grounding=grounding,
-    )
-    trained.save(paths.WORK / f"trap-{name}-{seed}" / "policy")
-    record = {
-        "kind": "trap",
-        "command": command,
-        "cell": name,
-        "title": cell.title,
-        "dial": cell.dial,
-        "seed": seed,
-        "config": asdict(config),
-        "totals": log.totals | {"real_examples": len(grounding.examples) if grounding else 0},
-        "results": assess(trained, cell),
-    }
-    write_record(f"trap-{name}-{seed}", record)
+    with claimed(paths.WORK / f"trap-{name}-{seed}"):
+        trained, log = train(
+            base,
+            TRAP.tasks("train", cell.dial, TRAINING_TASKS, seed),
+            config,
+            reward=REWARDS[cell.reward],
+            folder=paths.WORK / f"trap-{name}-{seed}",
+            grounding=grounding,
+        )
+        trained.save(paths.WORK / f"trap-{name}-{seed}" / "policy")
+        record = {
+            "kind": "trap",
+            "command": command,
+            "cell": name,
+            "title": cell.title,
+            "dial": cell.dial,
+            "seed": seed,
+            "config": asdict(config),
+            "totals": log.totals | {"real_examples": len(grounding.examples) if grounding else 0},
+            "results": assess(trained, cell),
+        }
+        write_record(f"trap-{name}-{seed}", record)
     return record
 
 

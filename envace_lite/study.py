@@ -13,6 +13,7 @@ import pandas as pd
 from tqdm.auto import tqdm
 
 from envace_lite import fidelity, paths
+from envace_lite.checkpoint import claimed
 from envace_lite.domains import DOMAINS, TRAP, Task, load_tasks
 from envace_lite.evaluate import Report, evaluate, rank_agreement
 from envace_lite.fidelity import by_depth, probe, probe_pairs
@@ -139,33 +140,34 @@ def run_arm(
     name = name or f"{arm}-{seed}"
     watched, responder = shipped_tasks(domains, "test", 120 // len(domains)), way.responder()
     unfamiliar = shipped_tasks(domains, "held_out", 60 // len(domains))
-    trained, log = train(
-        policy,
-        shipped_tasks(domains, "train"),
-        config,
-        responder=responder,
-        reward=REWARDS[way.reward],
-        folder=paths.WORK / name,
-        observer=small_observer(watched, unfamiliar, responder.drafts),
-        workers=workers,
-    )
-    trained.save(paths.WORK / name / "policy")
-    about = {
-        "kind": "train",
-        "command": command,
-        "arm": arm,
-        "title": way.title,
-        "seed": seed,
-        "domains": list(domains),
-        "config": asdict(config),
-        "totals": log.totals,
-        "curve": _thin(log),
-        "observed": log.observed,
-        "results": evaluate_splits(trained, domains, responder.drafts),
-        "probe": probe_splits(trained, domains),
-    }
-    record = plain(about)
-    write_record(name, record, folder)
+    with claimed(paths.WORK / name):  # also while it is evaluated, when its policy and its record are written
+        trained, log = train(
+            policy,
+            shipped_tasks(domains, "train"),
+            config,
+            responder=responder,
+            reward=REWARDS[way.reward],
+            folder=paths.WORK / name,
+            observer=small_observer(watched, unfamiliar, responder.drafts),
+            workers=workers,
+        )
+        trained.save(paths.WORK / name / "policy")
+        about = {
+            "kind": "train",
+            "command": command,
+            "arm": arm,
+            "title": way.title,
+            "seed": seed,
+            "domains": list(domains),
+            "config": asdict(config),
+            "totals": log.totals,
+            "curve": _thin(log),
+            "observed": log.observed,
+            "results": evaluate_splits(trained, domains, responder.drafts),
+            "probe": probe_splits(trained, domains),
+        }
+        record = plain(about)
+        write_record(name, record, folder)
     return trained, record
 
 

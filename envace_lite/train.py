@@ -13,6 +13,7 @@ import copy
 import hashlib
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
@@ -24,7 +25,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from envace_lite.chat import ACT, GIVEN, REHEARSE, ROLE_NAMES
-from envace_lite.checkpoint import CheckpointError, load_state, save_state
+from envace_lite.checkpoint import CheckpointError, claimed, load_state, save_state
 from envace_lite.domains import Task
 from envace_lite.grpo import clipped_loss, role_advantages
 from envace_lite.policy import Family, Policy, with_lora
@@ -149,13 +150,13 @@ def train(
         tasks: what is trained on; each step draws evenly from the domains among them.
         responder: who answers calls; the policy itself by default.
         reward: judges a trajectory.
-        folder: where checkpoints go; an interrupted run found there is continued.
+        folder: where checkpoints go; an interrupted run found there is continued. One run at a time has it.
         observer: called every `config.observe_every` steps.
         grounding: real responses to imitate beside; not part of world rehearsal.
         workers: threads that share an update; set torch to one thread each.
 
     Raises:
-        CheckpointError: the folder cannot be written, or holds a run with another configuration.
+        CheckpointError: the folder cannot be written, is in use, or holds a run with another configuration.
     """
     if config.lora_rank:
         trained = with_lora(policy, rank=config.lora_rank, seed=config.seed)
@@ -166,53 +167,54 @@ def train(
     responder, log, first = responder or Responder(), TrainLog(), 0
     identity = _identity(policy, tasks, config, responder, reward, grounding) if folder else {}
     path = Path(folder) / "train.pt" if folder else None
-    if path and path.is_file():
-        state = load_state(path)
-        if state.get("identity") != identity:
-            raise CheckpointError(f"{path} has another configuration; delete it or choose another folder")
-        for name, value in state["parameters"].items():
-            parameters[name].data.copy_(value)
-        optimizer.load_state_dict(state["optimizer"])
-        log, first = TrainLog(**state["log"]), state["step"]
-    elif observer:
-        log.observed.append({"step": 0, **observer(0, trained, [])})
-    for step in (bar := tqdm(range(first, config.steps), desc="train", unit="step")):
-        begin, asked = time.perf_counter(), responder.environment_calls
-        trajectories, rewards = collect(trained, tasks, config, step, responder, reward)
-        row = {"step": step + 1, **metrics(trajectories, rewards)}
-        shown = grounding.draw(config.seed, step) if grounding else []
-        for epoch in range(config.epochs):
-            detail = epoch == 0 and step % config.detail_every == 0
-            row |= update(
-                trained,
-                trajectories,
-                rewards,
-                config,
-                optimizer,
-                step,
-                shown=shown,
-                weight=grounding.weight if grounding else 0.0,
-                detail=detail,
-                workers=workers,
-            )
-        log.rows.append(row)
-        log.totals["seconds"] += time.perf_counter() - begin
-        log.totals["tokens"] += sum(len(t.ids) for t in trajectories)
-        log.totals["environment_calls"] += responder.environment_calls - asked
-        bar.set_postfix(reward=f"{row['reward']:.2f}", informative=f"{row['informative']:.2f}")
-        if observer and (step + 1) % config.observe_every == 0:
-            log.observed.append({"step": step + 1, **observer(step + 1, trained, trajectories)})
-        if path and ((step + 1) % config.save_every == 0 or step + 1 == config.steps):
-            save_state(
-                path,
-                {
-                    "identity": identity,
-                    "parameters": {name: p.data for name, p in parameters.items()},
-                    "optimizer": optimizer.state_dict(),
-                    "log": {"rows": log.rows, "observed": log.observed, "totals": log.totals},
-                    "step": step + 1,
-                },
-            )
+    with claimed(folder) if folder else nullcontext():
+        if path and path.is_file():
+            state = load_state(path)
+            if state.get("identity") != identity:
+                raise CheckpointError(f"{path} has another configuration; delete it or choose another folder")
+            for name, value in state["parameters"].items():
+                parameters[name].data.copy_(value)
+            optimizer.load_state_dict(state["optimizer"])
+            log, first = TrainLog(**state["log"]), state["step"]
+        elif observer:
+            log.observed.append({"step": 0, **observer(0, trained, [])})
+        for step in (bar := tqdm(range(first, config.steps), desc="train", unit="step")):
+            begin, asked = time.perf_counter(), responder.environment_calls
+            trajectories, rewards = collect(trained, tasks, config, step, responder, reward)
+            row = {"step": step + 1, **metrics(trajectories, rewards)}
+            shown = grounding.draw(config.seed, step) if grounding else []
+            for epoch in range(config.epochs):
+                detail = epoch == 0 and step % config.detail_every == 0
+                row |= update(
+                    trained,
+                    trajectories,
+                    rewards,
+                    config,
+                    optimizer,
+                    step,
+                    shown=shown,
+                    weight=grounding.weight if grounding else 0.0,
+                    detail=detail,
+                    workers=workers,
+                )
+            log.rows.append(row)
+            log.totals["seconds"] += time.perf_counter() - begin
+            log.totals["tokens"] += sum(len(t.ids) for t in trajectories)
+            log.totals["environment_calls"] += responder.environment_calls - asked
+            bar.set_postfix(reward=f"{row['reward']:.2f}", informative=f"{row['informative']:.2f}")
+            if observer and (step + 1) % config.observe_every == 0:
+                log.observed.append({"step": step + 1, **observer(step + 1, trained, trajectories)})
+            if path and ((step + 1) % config.save_every == 0 or step + 1 == config.steps):
+                save_state(
+                    path,
+                    {
+                        "identity": identity,
+                        "parameters": {name: p.data for name, p in parameters.items()},
+                        "optimizer": optimizer.state_dict(),
+                        "log": {"rows": log.rows, "observed": log.observed, "totals": log.totals},
+                        "step": step + 1,
+                    },
+                )
     return trained, log
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -199,13 +200,12 @@ def test_a_study_of_an_unknown_arm(envace: Envace, monkeypatch: pytest.MonkeyPat
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a run was started")
 
-    monkeypatch.setattr(subprocess, "run", refuse)
+    monkeypatch.setattr(subprocess, "Popen", refuse)
     is_helpful(envace("study", "--arms", "rehearsal,nope", "--seeds", "1"), *ARMS)
 
 
 def test_a_study_in_which_a_run_fails(envace: Envace, monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = subprocess.CompletedProcess([], 1)
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: Mock(**{"wait.return_value": 1}))
     done = envace("study", "--arms", "rehearsal", "--seeds", "2")
     assert done.code != 0
     for seed in range(2):
@@ -213,14 +213,15 @@ def test_a_study_in_which_a_run_fails(envace: Envace, monkeypatch: pytest.Monkey
 
 
 def test_a_study_runs_what_is_missing(envace: Envace, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_record("rehearsal-0", {"kind": "train"})
+    write_record("rehearsal-7steps-0", {"kind": "train"})
+    write_record("execute-0", {"kind": "train"})  # of more steps: it is another run
     started = []
 
-    def pretend(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+    def pretend(command: list[str], **_: Any) -> Mock:
         started.append(command)
-        return subprocess.CompletedProcess(command, 0)
+        return Mock(**{"wait.return_value": 0})
 
-    monkeypatch.setattr(subprocess, "run", pretend)
+    monkeypatch.setattr(subprocess, "Popen", pretend)
     assert envace("study", "--arms", "rehearsal,execute", "--seeds", "2", "--steps", "7").code == 0
     runs = {(c[c.index("--arm") + 1], c[c.index("--seed") + 1], c[c.index("--steps") + 1]) for c in started}
     assert runs == {("rehearsal", "1", "7"), ("execute", "0", "7"), ("execute", "1", "7")}

@@ -269,7 +269,7 @@ TRAINS = {
 def test_a_notebook_runs_twice_without_a_network_and_its_solutions_are_right(path: Path) -> None:
     notebook, count = filled(path)
     NotebookClient(
-        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": path.parent}}
+        notebook, timeout=2000, kernel_name="python3", resources={"metadata": {"path": path.parent}}
     ).execute()
     first, second = notebook.cells[1 : count + 1], notebook.cells[count + 1 :]
 

@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "envace_lite"
 
 FLOORS = [
+    "interrupts",
     "paths",
     "tools",
     "domains",

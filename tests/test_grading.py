@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 from nbformat.v4 import new_code_cell
 from typer.testing import CliRunner
 
-from envace_lite import cli
+from envace_lite import cli, grading, minutes, paths
 from envace_lite.assignments import Assignment, Part, masters
 from envace_lite.grading import (
     SubmissionError,
@@ -22,6 +25,8 @@ from envace_lite.grading import (
     read_submission,
     submissions,
 )
+from envace_lite.minutes import check, crowd, grade_solved
+from envace_lite.records import read_record
 
 ADVANTAGES: Assignment = next(a for a in masters() if a.name == "role_advantages")
 SOLVED = {part.name: part.solved for part in ADVANTAGES.parts if part.kind == "solution"}
@@ -72,6 +77,71 @@ def test_an_empty_submission_has_none_and_says_why(tmp_path: Path) -> None:
 def test_a_failure_costs_the_question_and_says_why(code: str, reason: str) -> None:
     said = grade_question({"c": code}, TEST, seconds=1 if "while" in code else 20)
     assert reason in said if reason else said == ""
+
+
+@pytest.mark.skipif(not grading.LIMITED, reason="the clock does for both")
+def test_the_limit_is_on_what_is_computed() -> None:
+    """A process that has to wait for others is not at fault; one that waits for nothing is found all the same."""
+    slow = "import time\ntime.sleep(1.5)\ndef f():\n    return 1"
+    assert grade_question({"c": slow}, TEST, seconds=1) == ""
+    said = grade_question({"c": slow}, TEST, seconds=1, patience=1.2)
+    assert said.startswith(
+        "it has not ended after 1.2 seconds, in which it computed for less than 1; does it sleep"
+    )
+    begin = time.perf_counter()
+    assert "loop that never ends" in grade_question({"c": "while True: pass"}, TEST, seconds=1, patience=60)
+    assert time.perf_counter() - begin < 50, "it was the clock that ended it"
+    deaf = "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass"
+    assert "exit status -9" in grade_question({"c": deaf}, TEST, seconds=1)
+
+
+def test_without_such_a_limit_the_clock_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows."""
+    monkeypatch.setattr(grading, "LIMITED", False)
+    said = grade_question({"c": "import time\ntime.sleep(60)"}, TEST, seconds=1)
+    assert said == "it takes longer than 1 seconds; is there a loop that never ends?"
+
+
+@pytest.mark.skipif(not grading.LIMITED, reason="the clock does for both")
+def test_nobody_fails_in_a_crowd() -> None:
+    """What computes for most of its time is given it, among ten others who want it too."""
+    work = "import time\nwhile time.process_time() < 0.4: pass\ndef f():\n    return 1"
+    with crowd(10):
+        assert grade_question({"c": work}, TEST, seconds=1) == ""
+        assert "loop that never ends" in grade_question({"c": "while True: pass"}, TEST, seconds=1)
+
+
+@pytest.mark.long
+def test_the_solved_assignments_have_all_points_in_a_crowd() -> None:
+    with crowd(10):
+        assert grade_solved() == []
+
+
+@pytest.mark.long
+def test_a_notebook_passes_its_check_in_a_crowd() -> None:
+    with crowd(10):
+        check(paths.ROOT / "notebooks" / "02_one_rollout_two_roles.ipynb")
+
+
+def test_a_crowd_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "RUNS", tmp_path)
+    monkeypatch.setattr(
+        minutes, "PARTS", {"a loop": lambda: grade_question({"c": "sum(range(10**6))"}, TEST)}
+    )
+    record = minutes.measure_crowd(3, command="envace minutes --crowd 3")
+    measured = record["seconds"]["a loop"]
+    assert measured["ratio"] == round(measured["in a crowd"] / measured["alone"], 2)
+    assert read_record(tmp_path / "crowd.json")["config"] == {"busy_processes": 3}
+
+
+def test_a_crowd_goes_with_the_one_who_called_it() -> None:
+    """Ten processes that spin forever would be a nuisance."""
+    spin = f"subprocess.Popen([sys.executable, '-c', {minutes.SPIN!r}, str(os.getpid())])"
+    code = f"import os, subprocess, sys, time\n{spin}\ntime.sleep(1)\nos.kill(os.getpid(), 9)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.read()  # ends when nobody has the pipe any more
+    assert process.returncode == -9
 
 
 def test_one_question_that_fails_leaves_the_others(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ def main() -> None:
     from envace_lite.chat import VocabularyError
     from envace_lite.checkpoint import CheckpointError
     from envace_lite.domains import TaskFileError, UnknownDomain
+    from envace_lite.interrupts import done, interrupted
     from envace_lite.policy import PolicyError
     from envace_lite.records import RecordError
 
@@ -37,5 +38,7 @@ def main() -> None:
         )
     except SystemExit as end:
         if end.code == 130:  # typer's way of saying that the person interrupted
-            sys.exit("envace: interrupted; the same command continues from the last checkpoint")
+            interrupted()
         raise
+    finally:
+        done()

@@ -77,23 +77,49 @@ def writable(folder: Path) -> Path:
 
 
 def run_missing(commands: dict[str, list[str]]) -> bool:
-    """Run the commands whose record is missing, two at a time; whether one failed. Each writes a log to .work."""
+    """Run the commands whose record is missing, two at a time; whether one failed. Each writes a log to .work.
+
+    An interrupt ends the running ones too; they continue from their checkpoints.
+    """
     import subprocess
     from concurrent.futures import ThreadPoolExecutor
 
-    paths.WORK.mkdir(exist_ok=True)
+    from envace_lite.checkpoint import CheckpointError, claimed
+
+    running: set[subprocess.Popen[bytes]] = set()
+    stopped = False
 
     def run(name: str) -> int:
         log = paths.WORK / f"{name}.log"
         command = [sys.executable, "-m", "envace_lite.cli", *commands[name]]
-        with log.open("w", encoding="utf-8") as file:
-            code = subprocess.run(command, stdout=file, stderr=file, check=False).returncode
-        print(f"{name}: " + ("recorded" if code == 0 else f"failed, see {log}"), flush=True)
+        try:
+            with (
+                claimed(paths.WORK, log.name),
+                log.open("wb") as file,
+            ):  # a second study keeps off the log too
+                if stopped:
+                    return 1
+                child = subprocess.Popen(command, stdout=file, stderr=file)
+                running.add(child)
+                if stopped:  # in between
+                    child.terminate()
+                code = child.wait()
+        except CheckpointError as error:
+            print(f"{name}: {error}", flush=True)
+            return 1
+        ended = "recorded" if code == 0 else "stopped" if stopped else f"failed, see {log}"
+        print(f"{name}: {ended}", flush=True)
         return code
 
     missing = [name for name in commands if not (paths.RUNS / f"{name}.json").is_file()]
     with ThreadPoolExecutor(2) as pool:
-        codes = list(pool.map(run, missing))  # all of them, also after a failure
+        try:
+            codes = list(pool.map(run, missing))  # all of them, also after a failure
+        finally:
+            # Only the terminal's own interrupt reaches the children. None is running unless this one was interrupted.
+            stopped = True
+            for child in running:
+                child.terminate()
     return any(codes)
 
 

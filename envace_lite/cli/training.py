@@ -55,6 +55,7 @@ def pretrain(
     """
     from dataclasses import asdict
 
+    from envace_lite.checkpoint import claimed
     from envace_lite.pretrain import BASES, PretrainConfig
     from envace_lite.pretrain import pretrain as make
     from envace_lite.records import write_record
@@ -64,10 +65,19 @@ def pretrain(
     name = f"base-{recipe}-{seed}"
     out = writable(out or (paths.BASE if recipe == "uncertain" else paths.WORK / name / "policy"))
     config = PretrainConfig(phases=BASES[recipe], seed=seed)
-    policy, record = make(config, paths.WORK / name, workers=workers)
-    policy.save(out)
-    about = {"kind": "pretrain", "command": command_line(), "seed": seed, "config": asdict(config)}
-    write_record(f"pretrain-{recipe}-{seed}", {**about, **record})
+    with claimed(paths.WORK / name):  # also while the base and its record are written
+        policy, record = make(config, paths.WORK / name, workers=workers)
+        policy.save(out)
+        about = {"kind": "pretrain", "command": command_line(), "seed": seed, "config": asdict(config)}
+        write_record(f"pretrain-{recipe}-{seed}", {**about, **record})
+
+
+def run_name(arm: str, domains: list[str], steps: int, seed: int) -> str:
+    """How a run is recorded; `domains` if they are not all."""
+    from envace_lite.train import TrainConfig
+
+    unusual = [f"{steps}steps"] if steps != TrainConfig().steps else []
+    return "-".join([arm, *domains, *unusual, str(seed)])
 
 
 @app.command()
@@ -97,14 +107,7 @@ def train(
     from envace_lite.train import TrainConfig
 
     names = domain_names(domain)
-    usual = TrainConfig().steps
-    details = [
-        arm,
-        *(names if domain != "all" else []),
-        *([f"{steps}steps"] if steps != usual else []),
-        str(seed),
-    ]
-    name = "-".join(details)
+    name = run_name(arm, names if domain != "all" else [], steps, seed)
     folder = None if record else paths.WORK / "unrecorded"
     loaded = load_policy(policy)
     if out:
@@ -140,7 +143,7 @@ def study(
     options = ["--steps", str(steps), "--workers", "1"]
     failed = run_missing(
         {
-            f"{arm}-{seed}": ["train", "--arm", arm, "--seed", str(seed), *options]
+            run_name(arm, [], steps, seed): ["train", "--arm", arm, "--seed", str(seed), *options]
             for seed in range(seeds)
             for arm in arms.split(",")
         }
