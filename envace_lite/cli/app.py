@@ -81,6 +81,8 @@ def run_missing(commands: dict[str, list[str]]) -> bool:
     import subprocess
     from concurrent.futures import ThreadPoolExecutor
 
+    from envace_lite.records import record_files
+
     paths.WORK.mkdir(exist_ok=True)
 
     def run(name: str) -> int:
@@ -91,7 +93,8 @@ def run_missing(commands: dict[str, list[str]]) -> bool:
         print(f"{name}: " + ("recorded" if code == 0 else f"failed, see {log}"), flush=True)
         return code
 
-    missing = [name for name in commands if not (paths.RUNS / f"{name}.json").is_file()]
+    recorded = record_files()
+    missing = [name for name in commands if name not in recorded]
     with ThreadPoolExecutor(2) as pool:
         codes = list(pool.map(run, missing))  # all of them, also after a failure
     return any(codes)
