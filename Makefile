@@ -3,6 +3,10 @@ PYTHON ?= python3
 PIP_ARGS ?=
 BIN := .venv/bin
 READY := .venv/.ready
+PYTHONS := 3.12 3.13 3.14
+# Options for `make oldest`, `newest` and `resolve`, for instance INSTALLS=--record.
+INSTALLS ?=
+install = $(1)/bin/python -m pip install -q --disable-pip-version-check $(PIP_ARGS)
 NOTEBOOKS := $(sort $(wildcard notebooks/*.ipynb))
 SOLVED := $(sort $(wildcard notebooks/assignments/solution/*.ipynb notebooks/assignments/source/*/*.ipynb))
 CHECK_NOTEBOOKS := $(BIN)/pytest -n 2 --dist loadfile -p nbval_rules --nbval --nbval-sanitize-with tests/nbval_sanitize.cfg
@@ -16,12 +20,12 @@ export TOKENIZERS_PARALLELISM := false
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 # One thread: two workers do not fight for two cores.
-long test notebooks assignments elsewhere: export OMP_NUM_THREADS := 1
+long test notebooks assignments elsewhere oldest newest: export OMP_NUM_THREADS := 1
 # The plugin that compares notebooks, and what lets a process compute as another machine would.
 long test elsewhere: export PYTHONPATH := $(CURDIR)/tests/elsewhere:$(CURDIR)/tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lab test elsewhere disturbed long lint format notebooks assignments site bench study clean
+.PHONY: help setup demo lab test elsewhere disturbed long oldest newest resolve lint format notebooks assignments site bench study clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -60,6 +64,22 @@ long: $(READY) ## The tests that take minutes
 disturbed: $(READY) ## Record how far ten disturbed runs of the notebooks come out from what is committed
 	@$(BIN)/python tests/elsewhere/settings.py --record 10
 
+oldest: ## Install the oldest versions that are allowed into .venv-oldest, and run the tests
+	@$(PYTHON) -m venv --clear .venv-oldest
+	@$(PYTHON) tests/floors.py > .venv-oldest/floors.txt
+	@$(call install,.venv-oldest) -c .venv-oldest/floors.txt "setuptools>=77"
+	@$(call install,.venv-oldest) -c .venv-oldest/floors.txt --no-build-isolation -e ".[test]"
+	@PATH="$(CURDIR)/.venv-oldest/bin:$$PATH" .venv-oldest/bin/envace installs --name oldest $(INSTALLS)
+
+newest: ## Install the newest versions that agree into .venv-newest, and run the tests
+	@$(PYTHON) -m venv --clear .venv-newest
+	@$(call install,.venv-newest) --upgrade "setuptools>=77"
+	@$(call install,.venv-newest) --upgrade --no-build-isolation -e ".[test]"
+	@PATH="$(CURDIR)/.venv-newest/bin:$$PATH" .venv-newest/bin/envace installs --name newest $(INSTALLS)
+
+resolve: $(READY) ## Ask pip what it would install for other Pythons; nothing is installed
+	@$(BIN)/envace installs $(PYTHONS:%=--resolve %) $(INSTALLS)
+
 lint: $(READY) ## ruff and mypy
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet || { echo "Some files are not formatted: make format" >&2; exit 1; }
@@ -88,5 +108,5 @@ study: $(READY) ## Compare methods over domains and seeds; records the runs in d
 
 clean: ## Remove caches and build output; .venv stays
 	@rm -rf build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
-	@find . -path ./.venv -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -type d -print \
+	@find . -path './.venv*' -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -type d -print \
 	  | while read -r d; do rm -rf "$$d"; done

@@ -116,7 +116,8 @@ def run_demo(
         paths.RUNS if record else paths.WORK / "demo",
     )
     print(
-        f"{seconds:.0f} seconds in all. The figure: {_short(image)}\nThe page:   {_short(page)}\nGo on: make lab"
+        f"{seconds:.0f} seconds in all. The figure: {_short(image)}\nThe page:   {_short(page)}\n"
+        f"Go on: {'envace probe' if paths.PACKAGED else 'make lab'}"
     )
     return page
 

@@ -55,13 +55,23 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
+def record_files(folder: Path | None = None) -> dict[str, Path]:
+    """The files of a folder's records, by name; without a folder, of those that are shipped and those made since.
+
+    A new record stands for a shipped one of the same name.
+    """
+    shipped = [paths.SHIPPED_RUNS] if paths.PACKAGED and folder is None else []
+    files = {path.stem: path for one in [*shipped, folder or paths.RUNS] for path in one.glob("*.json")}
+    return dict(sorted(files.items()))
+
+
 def read_records(folder: Path | None = None) -> list[dict[str, Any]]:
-    """Every record in a folder, by name.
+    """Every record in a folder, by name; without a folder, those that are shipped and those made since.
 
     Raises:
         RecordError: naming the file that is not a record.
     """
-    return [read_record(path) for path in sorted((folder or paths.RUNS).glob("*.json"))]
+    return [read_record(path) for path in record_files(folder).values()]
 
 
 def read_record(path: Path) -> dict[str, Any]:

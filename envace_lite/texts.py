@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from envace_lite import bench, deliberation, tables
+from envace_lite.installs import installs_table
 from envace_lite.minutes import minutes_table
 from envace_lite.simpler import trap_table
 from envace_lite.study import load_records
@@ -15,6 +16,9 @@ from envace_lite.study import load_records
 def _timed(table: Callable[[dict[str, Any]], str]) -> Callable[[], str]:
     return lambda: "\n".join(table(r["result"]) for r in load_records() if r.get("kind") == "bench")
 
+
+PENDING = "Not measured yet."
+"""Stands where a table is to come."""
 
 TABLES: dict[str, Callable[[], str]] = {
     "results": tables.main_tables,
@@ -27,6 +31,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "rehearsal": lambda: deliberation.short_table(load_records()),
     "deliberation": lambda: deliberation.tables(load_records()),
     "minutes": lambda: minutes_table(load_records()),
+    "installs": lambda: installs_table(load_records()),
+    "settings": lambda: PENDING,
+    "crowd": lambda: PENDING,
     "speed": _timed(bench.ratios_table),
     "growth": _timed(bench.growth_table),
     "profile": _timed(bench.profile_tables),

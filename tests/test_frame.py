@@ -60,6 +60,7 @@ FLOORS = [
     "grading",
     "site",
     "minutes",
+    "installs",
     "demo",
     "peers",
     "bench",
@@ -139,7 +140,7 @@ def test_environment_check_can_fail() -> None:
         "channels are ['conda-forge', 'nodefaults', 'defaults'], not conda-forge alone",
         "the last dependency is not `pip:` with the single entry `-e .`",
         "python=3.9 is not what pyproject.toml allows",
-        "pytorch>=2.9 is missing",
+        "pytorch>=2.9.0 is missing",
         "pytorch>=1.0 is not in pyproject.toml",
     ]
 

@@ -22,13 +22,22 @@ def main() -> None:
     from envace_lite.checkpoint import CheckpointError
     from envace_lite.domains import TaskFileError, UnknownDomain
     from envace_lite.interrupts import done, interrupted
+    from envace_lite.paths import CheckoutError
     from envace_lite.policy import PolicyError
     from envace_lite.records import RecordError
 
     torch.set_num_threads(1)  # the workers are the parallelism
     try:
         app()
-    except (CheckpointError, MasterError, PolicyError, RecordError, TaskFileError, VocabularyError) as error:
+    except (
+        CheckoutError,
+        CheckpointError,
+        MasterError,
+        PolicyError,
+        RecordError,
+        TaskFileError,
+        VocabularyError,
+    ) as error:
         sys.exit(f"envace: {error}")
     except UnknownDomain as error:
         sys.exit(f"envace: {error.args[0]}")

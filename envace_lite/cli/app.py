@@ -85,6 +85,7 @@ def run_missing(commands: dict[str, list[str]]) -> bool:
     from concurrent.futures import ThreadPoolExecutor
 
     from envace_lite.checkpoint import CheckpointError, claimed
+    from envace_lite.records import record_files
 
     running: set[subprocess.Popen[bytes]] = set()
     stopped = False
@@ -111,7 +112,8 @@ def run_missing(commands: dict[str, list[str]]) -> bool:
         print(f"{name}: {ended}", flush=True)
         return code
 
-    missing = [name for name in commands if not (paths.RUNS / f"{name}.json").is_file()]
+    recorded = record_files()
+    missing = [name for name in commands if name not in recorded]
     with ThreadPoolExecutor(2) as pool:
         try:
             codes = list(pool.map(run, missing))  # all of them, also after a failure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +17,7 @@ def assignments() -> None:
     """Make the student's copies, the solutions, the nbgrader sources and the rubric from the masters."""
     from envace_lite.assignments import generate
 
+    paths.need_checkout("envace assignments")
     for path in generate():
         print(path.relative_to(paths.ROOT))
 
@@ -35,6 +36,7 @@ def grade(
     """
     from envace_lite.grading import grade_folder
 
+    paths.need_checkout("envace grade")
     grades = grade_folder(folder, out, seconds)
     if grades.empty:
         sys.exit(f"envace: no STUDENT/ASSIGNMENT.ipynb in {folder} has the name of an assignment")
@@ -49,6 +51,7 @@ def site(
     """Render the course as static HTML with an index; the pages need no server and no network."""
     from envace_lite.site import build
 
+    paths.need_checkout("envace site")
     print(f"open {build(out)}")
 
 
@@ -61,6 +64,7 @@ def minutes(
     """Time every notebook under the check of continuous integration, and write the record `notebooks`."""
     from envace_lite.minutes import NotebookError, measure, measure_crowd
 
+    paths.need_checkout("envace minutes")
     try:
         if crowd:
             measure_crowd(crowd, command=command_line())
@@ -68,3 +72,43 @@ def minutes(
         measure(sorted((paths.ROOT / "notebooks").glob("*.ipynb")), command=command_line())
     except NotebookError as error:
         sys.exit(f"envace: {error}")
+
+
+@app.command()
+def installs(
+    name: Annotated[str, typer.Option(help="How the table calls this environment.")] = "here",
+    resolve: Annotated[
+        list[str] | None,
+        typer.Option(help="Only ask pip what it would install for this Python, as 3.12; may be given again."),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that share the tests.")] = 2,
+    notebooks: Annotated[bool, typer.Option(help="Run the notebooks too.")] = True,
+    record: Annotated[bool, typer.Option(help="Write the result to data/runs/installs.json.")] = False,
+) -> None:
+    """Run the tests and the notebooks with the versions that are installed here, and count what passed.
+
+    `make oldest` and `make newest` run it in environments of their own. With --resolve nothing is run or installed.
+    """
+    from envace_lite import installs as measure
+
+    paths.need_checkout("envace installs")
+    found: list[tuple[str, str, dict[str, Any]]]
+    try:
+        if resolve:
+            found = [("resolved", python, measure.resolve(python)) for python in resolve]
+        else:
+            found = [("run", name, measure.run_here(workers, notebooks))]
+    except measure.InstallError as error:
+        sys.exit(f"envace: {error}")
+    for part, key, entry in found:
+        versions = ", ".join(f"{package} {entry['versions'][package]}" for package in measure.SHOWN)
+        print(f"{key}, {part}: {versions}")
+        for what in ("tests", "notebooks"):
+            if what in entry:
+                print(f"  {what}: {measure.told(entry[what])}, {entry[what]['minutes']} minutes")
+        if record:
+            measure.keep(part, key, entry, command=command_line())
+    if any(
+        entry[what]["failed"] for _, _, entry in found for what in ("tests", "notebooks") if what in entry
+    ):
+        raise typer.Exit(1)

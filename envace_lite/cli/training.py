@@ -27,7 +27,7 @@ from envace_lite.cli.comparing import report
 @app.command()
 def tasks(
     seed: Seed = 0,
-    out: Annotated[Path, typer.Option(help="Folder for the task files.")] = paths.DATA / "tasks",
+    out: Annotated[Path, typer.Option(help="Folder for the task files.")] = paths.ROOT / "data" / "tasks",
 ) -> None:
     """Draw the tasks of every domain and split again (1,000 train, 300 test, 150 held out)."""
     from envace_lite.domains import DOMAINS, save_tasks
@@ -63,7 +63,9 @@ def pretrain(
     if recipe not in BASES:
         raise typer.BadParameter(f"there are the recipes {', '.join(BASES)}", param_hint="--recipe")
     name = f"base-{recipe}-{seed}"
-    out = writable(out or (paths.BASE if recipe == "uncertain" else paths.WORK / name / "policy"))
+    out = writable(
+        out or (paths.ROOT / "data" / "base" if recipe == "uncertain" else paths.WORK / name / "policy")
+    )
     config = PretrainConfig(phases=BASES[recipe], seed=seed)
     with claimed(paths.WORK / name):  # also while the base and its record are written
         policy, record = make(config, paths.WORK / name, workers=workers)

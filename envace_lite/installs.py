@@ -1,0 +1,194 @@
+"""Which versions the project was tried with: where the tests ran, and what pip would install elsewhere.
+
+Both are kept in one record, `installs`. The two words for them do not mean the same: *run* says that the tests ran
+with these versions, *resolved* only that pip finds versions that agree with each other and exist as built packages.
+pip reads the conditions of a package (`python_version < "3.12"`) for the Python that runs it, so a resolution for
+another Python is close to what would be installed there, and not always equal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pandas as pd
+
+from envace_lite import paths
+from envace_lite.records import read_records, write_record
+from envace_lite.tables import markdown
+
+SHOWN = (
+    "torch",
+    "transformers",
+    "peft",
+    "tokenizers",
+    "numpy",
+    "pandas",
+    "scipy",
+    "matplotlib",
+    "jupyterlab",
+)
+"""The packages whose versions the table shows; the record has all that pyproject.toml names."""
+
+
+class InstallError(RuntimeError):
+    """Nothing could be measured; the message holds the end of what was said."""
+
+
+def requirements() -> list[str]:
+    """What the package and its tests need, as pyproject.toml says it."""
+    about = tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return [*about["dependencies"], *about["optional-dependencies"]["test"]]
+
+
+def names() -> list[str]:
+    """The packages that pyproject.toml names."""
+    return [requirement.partition(">=")[0] for requirement in requirements()]
+
+
+def counts(report: Path) -> dict[str, int]:
+    """How many tests passed, failed and were skipped, as pytest's report in XML tells it."""
+    total = {"passed": 0, "failed": 0, "skipped": 0}
+    for suite in ElementTree.parse(report).iter("testsuite"):
+        failed, skipped = (
+            int(suite.get("failures", 0)) + int(suite.get("errors", 0)),
+            int(suite.get("skipped", 0)),
+        )
+        total["failed"] += failed
+        total["skipped"] += skipped
+        total["passed"] += int(suite.get("tests", 0)) - failed - skipped
+    return total
+
+
+def run_tests(arguments: Sequence[str]) -> dict[str, Any]:
+    """Run pytest in this environment; what it prints is seen.
+
+    Returns:
+        The counts, and the minutes that it took.
+
+    Raises:
+        InstallError: pytest did not come to its end.
+    """
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", f"--junitxml={report}", *arguments]
+        done = subprocess.run(
+            command, cwd=paths.ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False, encoding="utf-8"
+        )
+        if done.returncode not in (0, 1) or not report.is_file():  # 1: some failed; more: it was not run
+            raise InstallError(f"pytest ended with {done.returncode}; nothing is recorded")
+        told = counts(report)
+    return {**told, "minutes": round((time.perf_counter() - begin) / 60, 1)}
+
+
+def run_here(workers: int = 2, notebooks: bool = True) -> dict[str, Any]:
+    """Run the tests, then the notebooks against their committed outputs, with whatever is installed here."""
+    told = {"tests": run_tests(["-n", str(workers), "--dist", "loadscope", "tests"])}
+    if notebooks:
+        chapters = sorted((paths.ROOT / "notebooks").glob("*.ipynb"))
+        sanitize = paths.ROOT / "tests" / "nbval_sanitize.cfg"
+        told["notebooks"] = run_tests(
+            ["--nbval", "--nbval-sanitize-with", str(sanitize), *map(str, chapters)]
+        )
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": {name: version(name) for name in names()},
+        **told,
+    }
+
+
+def resolve(python: str) -> dict[str, Any]:
+    """Ask pip what it would install for another Python. Nothing is installed.
+
+    Raises:
+        InstallError: pip finds no versions that agree.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        where = ["--python-version", python, "--only-binary=:all:", "--target", folder]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--dry-run",
+            "--ignore-installed",
+            *where,
+        ]
+        done = subprocess.run(
+            [*command, "--report", str(report), *requirements()],
+            capture_output=True,
+            check=False,
+            encoding="utf-8",
+        )
+        if done.returncode:
+            raise InstallError(f"pip finds no versions for Python {python}: {done.stderr.strip()[-1000:]}")
+        installed = json.loads(report.read_text(encoding="utf-8"))["install"]
+    found = {canonical(entry["metadata"]["name"]): entry["metadata"]["version"] for entry in installed}
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "versions": {name: found[canonical(name)] for name in names()},
+    }
+
+
+def canonical(name: str) -> str:
+    """A package's name as an index writes it."""
+    return name.lower().replace("_", "-").replace(".", "-")
+
+
+def keep(part: str, name: str, entry: Mapping[str, Any], *, command: str) -> Path:
+    """Add one entry to the record `installs`, in place of an earlier one of that name."""
+    found = [record for record in read_records() if record.get("kind") == "installs"]
+    parts = {key: dict(found[0][key]) if found else {} for key in ("run", "resolved")}
+    parts[part][name] = dict(entry)
+    return write_record("installs", {"kind": "installs", "command": command, "seed": 0, **parts})
+
+
+def told(result: Mapping[str, Any] | None) -> str:
+    """The counts of a run in words."""
+    if not result:
+        return "not run"
+    return ", ".join(f"{result[key]:,} {key}" for key in ("passed", "failed", "skipped") if result[key])
+
+
+def installs_table(records: Iterable[Mapping[str, Any]]) -> str:
+    """What was run and what was resolved, as markdown: one column for each environment."""
+    columns: dict[str, dict[str, str]] = {}
+    for record in records:
+        if record.get("kind") != "installs":
+            continue
+        for name, run in record["run"].items():
+            columns[name] = {
+                "": f"run, {run['date']}",
+                "Python": run["python"],
+                "system": f"`{run['system']}`",
+                **{package: run["versions"][package] for package in SHOWN},
+                "tests": told(run["tests"]),
+                "notebooks, by cell": told(run.get("notebooks")),
+            }
+        for name, one in record["resolved"].items():
+            columns[f"Python {name}"] = {
+                "": f"resolved, {one['date']}",
+                "Python": name,
+                "system": "-",
+                **{package: one["versions"][package] for package in SHOWN},
+                "tests": "not run",
+                "notebooks, by cell": "not run",
+            }
+    return markdown(pd.DataFrame(columns).rename_axis("environment")) if columns else ""
