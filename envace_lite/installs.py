@@ -26,6 +26,7 @@ from xml.etree import ElementTree
 import pandas as pd
 
 from envace_lite import paths
+from envace_lite.minutes import strict_nbval
 from envace_lite.records import read_records, write_record
 from envace_lite.tables import markdown
 
@@ -72,8 +73,8 @@ def counts(report: Path) -> dict[str, int]:
     return total
 
 
-def run_tests(arguments: Sequence[str]) -> dict[str, Any]:
-    """Run pytest in this environment; what it prints is seen.
+def run_tests(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Run pytest with these packages; what it prints is seen.
 
     Returns:
         The counts, and the minutes that it took.
@@ -86,7 +87,11 @@ def run_tests(arguments: Sequence[str]) -> dict[str, Any]:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", f"--junitxml={report}", *arguments]
         done = subprocess.run(
-            command, cwd=paths.ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False, encoding="utf-8"
+            command,
+            cwd=paths.ROOT,
+            env={**environment, "OMP_NUM_THREADS": "1"},
+            check=False,
+            encoding="utf-8",
         )
         if done.returncode not in (0, 1) or not report.is_file():  # 1: some failed; more: it was not run
             raise InstallError(f"pytest ended with {done.returncode}; nothing is recorded")
@@ -99,10 +104,8 @@ def run_here(workers: int = 2, notebooks: bool = True) -> dict[str, Any]:
     told = {"tests": run_tests(["-n", str(workers), "--dist", "loadscope", "tests"])}
     if notebooks:
         chapters = sorted((paths.ROOT / "notebooks").glob("*.ipynb"))
-        sanitize = paths.ROOT / "tests" / "nbval_sanitize.cfg"
-        told["notebooks"] = run_tests(
-            ["--nbval", "--nbval-sanitize-with", str(sanitize), *map(str, chapters)]
-        )
+        options, environment = strict_nbval()
+        told["notebooks"] = run_tests([*options, *map(str, chapters)], environment)
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "python": platform.python_version(),
@@ -192,3 +195,19 @@ def installs_table(records: Iterable[Mapping[str, Any]]) -> str:
                 "notebooks, by cell": "not run",
             }
     return markdown(pd.DataFrame(columns).rename_axis("environment")) if columns else ""
+
+
+def settings_table(records: Iterable[Mapping[str, Any]]) -> str:
+    """Under which settings of the processor the tests and notebooks were run, as markdown."""
+    for record in records:
+        if record.get("kind") == "elsewhere":
+            rows = {}
+            for name, entry in record["settings"].items():
+                rows[f"`{name}`" if "=" in name else name] = {
+                    "result": entry["result"],
+                    "time": f"{entry['seconds'] / 60:.1f} min" if entry["seconds"] else "-",
+                    "computes alike": "; ".join(entry["alike"]) or "-",
+                }
+            frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis("setting")
+            return f"{record['date']}, {record['processor']}, torch {record['versions']['torch']}:\n\n{markdown(frame)}"
+    return ""

@@ -52,19 +52,26 @@ def measure(notebooks: Iterable[Path], *, command: str) -> dict[str, Any]:
     return record
 
 
+def strict_nbval() -> tuple[list[str], dict[str, str]]:
+    """How notebooks are compared with what is committed: the options of pytest, and the environment it runs in."""
+    tests = paths.ROOT / "tests"
+    options = ["-p", "nbval_rules", "--nbval", "--nbval-sanitize-with", str(tests / "nbval_sanitize.cfg")]
+    folders = [str(tests / "elsewhere"), str(tests), os.environ.get("PYTHONPATH", "")]
+    environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, folders))}
+    return options, {**os.environ, **environment}
+
+
 def check(path: Path) -> None:
     """Check a notebook by strict nbval.
 
     Raises:
         NotebookError: it fails.
     """
-    tests = paths.ROOT / "tests"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "nbval_rules", "--nbval", "--nbval-sanitize-with"]
-    folders = os.pathsep.join(map(str, (tests / "elsewhere", tests)))
+    options, environment = strict_nbval()
     done = subprocess.run(
-        [*command, str(tests / "nbval_sanitize.cfg"), str(path)],
+        [sys.executable, "-m", "pytest", "-q", *options, str(path)],
         cwd=paths.ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": folders},
+        env=environment,
         capture_output=True,
         check=False,
         encoding="utf-8",

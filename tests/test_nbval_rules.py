@@ -61,11 +61,11 @@ def edited(cell: Cell, change: Any) -> Iterator[tuple[str, list[dict[str, Any]]]
                     yield f"{line!r} -> {other!r}", outputs
 
 
-def numbers_moved(by: float) -> Any:
-    """A change that moves one number of a line."""
+def numbers_moved(by: float, *, same_sign: bool = False) -> Any:
+    """A change that moves one number of a line; with `same_sign`, if it keeps its sign."""
 
     def change(line: str) -> Iterator[str]:
-        if line.lstrip().startswith("<") and "<td" not in line:
+        if "<" in line and "<td" not in line:
             return
         inside = line if "<" not in line else line.split(">", 1)[1].rsplit("<", 1)[0]
         start = line.index(inside)
@@ -73,6 +73,8 @@ def numbers_moved(by: float) -> Any:
             text = found.group()
             digits = len(text.partition(".")[2])
             value = float(text.replace(",", "")) + by
+            if same_sign and value * (value - by) <= 0:
+                continue
             moved = f"{value:+.{max(digits, 3)}f}" if text[0] == "+" else f"{value:.{max(digits, 3)}f}"
             yield line[: start + found.start()] + moved + line[start + found.end() :]
 
@@ -85,7 +87,7 @@ def test_an_edit_of_twice_the_tolerance_is_found_and_one_of_half_of_it_is_not(ce
     wrong = [*edited(cell, numbers_moved(2 * within)), *edited(cell, numbers_moved(-2 * within))]
     assert wrong
     assert [what for what, outputs in wrong if not problems(cell["outputs"], outputs, within)] == []
-    close = [*edited(cell, numbers_moved(0.5 * within))]
+    close = [*edited(cell, numbers_moved(0.5 * within, same_sign=True))]
     assert [what for what, outputs in close if problems(cell["outputs"], outputs, within)] == []
 
 

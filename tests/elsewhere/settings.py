@@ -16,13 +16,17 @@ import argparse
 import itertools
 import json
 import os
+import platform
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from envace_lite.minutes import strict_nbval
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HERE = Path(__file__).resolve().parent
@@ -61,12 +65,16 @@ print(digest.hexdigest()[:12])
 
 
 @dataclass(frozen=True)
-class Ran:
-    """One setting that was run: how long it took, and the end of what was said if it failed."""
+class Job:
+    """Something to be checked under a setting: a notebook, or the tests that sample.
 
-    name: str
-    seconds: float
-    failed: str = ""
+    Args:
+        setting: its name.
+        what: a notebook; None for the tests.
+    """
+
+    setting: str
+    what: Path | None
 
 
 def environment(settings: Mapping[str, str]) -> dict[str, str]:
@@ -97,9 +105,11 @@ def fingerprint(settings: Mapping[str, str]) -> str:
 
 def alike(settings: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:
     """The names of the settings that compute alike, under the first of each kind."""
+    with ThreadPoolExecutor(2) as pool:
+        prints = list(pool.map(fingerprint, settings.values()))
     kinds: dict[str, list[str]] = {}
-    for name, values in settings.items():
-        kinds.setdefault(fingerprint(values), []).append(name)
+    for name, found in zip(settings, prints, strict=True):
+        kinds.setdefault(found, []).append(name)
     return {names[0]: names[1:] for names in kinds.values()}
 
 
@@ -123,62 +133,91 @@ def every_combination() -> dict[str, dict[str, str]]:
 
 
 def notebooks() -> list[Path]:
-    """The notebooks of the course."""
-    return sorted((ROOT / "notebooks").glob("*.ipynb"))
+    """The notebooks of the course, those that take longest first, by their recorded times."""
+    found = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    seconds = json.loads((ROOT / "data" / "runs" / "notebooks.json").read_text(encoding="utf-8"))["seconds"]
+    return sorted(found, key=lambda path: -seconds.get(path.stem, 0.0))
 
 
-def check(
-    name: str,
-    settings: Mapping[str, str],
-    paths: Sequence[Path],
-    *,
-    tests: bool = True,
-    report: Path | None = None,
-) -> Ran:
-    """Compare notebooks with their committed outputs under a setting, and run the tests that sample.
+def solutions() -> list[Path]:
+    """The solved assignments, which sample nothing."""
+    folder = ROOT / "notebooks" / "assignments"
+    return [*sorted(folder.glob("solution/*.ipynb")), *sorted(folder.glob("source/*/*.ipynb"))]
 
-    Args:
-        report: where the plugin writes how far each cell was away.
+
+def samples(path: Path) -> bool:
+    """Whether a notebook draws tokens at random, or trains; the others only decode greedily, with a checked lead."""
+    text = path.read_text(encoding="utf-8")
+    return "Generator()" in text or "train(" in text
+
+
+def jobs(settings: Mapping[str, Mapping[str, str]]) -> list[Job]:
+    """What is checked: everything as it is and with disturbed logits, and what samples under each other setting.
+
+    As the machine is, the tests have been run before.
     """
-    rules = ["-p", "nbval_rules", "--nbval", "--nbval-sanitize-with", "tests/nbval_sanitize.cfg"]
-    commands = [["-n", "2", "--dist", "loadfile", *rules, *map(str, paths)]]
-    if report:
-        commands[0] += ["--rules-report", str(report)]
-    if tests:
-        commands.append(["-n", "2", "--dist", "loadscope", "-m", "samples and not long", "tests"])
-    start = time.perf_counter()
-    for command in commands:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", *command],
-            cwd=ROOT,
-            env=environment(settings),
-            capture_output=True,
-            check=False,
-            encoding="utf-8",
-        )
-        if done.returncode:
-            return Ran(name, time.perf_counter() - start, done.stdout[-6000:] + done.stderr[-2000:])
-    return Ran(name, time.perf_counter() - start)
+    found = []
+    for name, values in settings.items():
+        chosen = [path for path in notebooks() if values in ({}, DISTURBED) or samples(path)]
+        found += [Job(name, path) for path in chosen]
+        found += [Job(name, None)] if values else [Job(name, path) for path in solutions()]
+    return found
 
 
-def run(settings: Mapping[str, Mapping[str, str]], *, skip: Sequence[str] = ()) -> list[Ran]:
-    """Check under one setting of each kind; prints a line for each.
+def check(job: Job, settings: Mapping[str, str], more: Sequence[str] = ()) -> str:
+    """Check one job under a setting; the end of what was said if it fails."""
+    options, _ = strict_nbval()
+    tests = ["-m", "samples and not long", "tests"]
+    command = tests if job.what is None else [*options, *more, str(job.what)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *command],
+        cwd=ROOT,
+        env=environment(settings),
+        capture_output=True,
+        check=False,
+        encoding="utf-8",
+    )
+    return done.stdout[-6000:] + done.stderr[-2000:] if done.returncode else ""
 
-    Args:
-        skip: names of settings that were checked otherwise; what computes like them is skipped too.
+
+def run(settings: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, Any]]:
+    """Check under one setting of each kind, two jobs at a time.
+
+    Returns:
+        By the name of a setting: the result in a word, the seconds that its jobs took together, and the settings
+        that compute alike.
     """
-    ran = []
-    for name, others in alike(settings).items():
-        same = f" (and so do: {'; '.join(others)})" if others else ""
-        if name in skip:
-            print(f"{name}: checked by the tests before{same}", flush=True)
-            continue
-        ran.append(check(name, settings[name], notebooks()))
-        verdict = "fails" if ran[-1].failed else "passes"
-        print(f"{name}: {verdict} in {ran[-1].seconds:.0f} s{same}", flush=True)
-        if ran[-1].failed:
-            print(ran[-1].failed, flush=True)
-    return ran
+    kinds = alike(settings)
+    done = {name: {"result": "passes", "seconds": 0.0, "alike": others} for name, others in kinds.items()}
+    for name, others in kinds.items():
+        print(f"{name}" + (f" (and so do: {'; '.join(others)})" if others else ""), flush=True)
+
+    def finish(job: Job) -> None:
+        start = time.perf_counter()
+        failed = check(job, settings[job.setting])
+        entry, what = done[job.setting], job.what.stem if job.what else "tests that sample"
+        entry["seconds"] = round(entry["seconds"] + time.perf_counter() - start, 1)
+        if failed:
+            entry["result"] = "fails"
+        verdict = "fails" if failed else "passes"
+        print(f"{what}, {job.setting}: {verdict}, {time.perf_counter() - start:.0f} s", flush=True)
+        if failed:
+            print(failed, flush=True)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(finish, jobs({name: settings[name] for name in kinds})))
+    return done
+
+
+def save(settings: Mapping[str, Any], command: str) -> Path:
+    """Write the record `elsewhere`."""
+    import torch
+
+    from envace_lite.records import write_record
+
+    about = {"kind": "elsewhere", "command": command, "seed": 0, "cores": os.cpu_count()}
+    processor = f"{platform.machine()} with {torch.backends.cpu.get_cpu_capability()}"
+    return write_record("elsewhere", {**about, "processor": processor, "settings": settings})
 
 
 def disturbances(count: int) -> dict[str, dict[str, str]]:
@@ -204,16 +243,18 @@ def record(count: int, command: str) -> Path:
         report, partial = folder / f"{name}.jsonl", folder / f"{name}.partial"
         if not report.is_file():
             partial.unlink(missing_ok=True)
-            ran = check(name, settings, notebooks(), tests=False, report=partial)
+            start, more = time.perf_counter(), ["--rules-report", str(partial)]
+            with ThreadPoolExecutor(2) as pool:
+                ran = list(pool.map(lambda p: check(Job(name, p), settings, more), notebooks()))  # noqa: B023
             partial.replace(report)
-            verdict = "something differs" if ran.failed else "all as committed"
-            print(f"{name}: {ran.seconds:.0f} s, {verdict}\n{ran.failed}", flush=True)
+            verdict = "something differs" if any(ran) else "all as committed"
+            print(f"{name}: {time.perf_counter() - start:.0f} s, {verdict}", *filter(None, ran), flush=True)
         for row in map(json.loads, report.read_text(encoding="utf-8").splitlines()):
             runs.setdefault(f"{row['notebook']}:{row['cell']}", []).append(row)
     cells: dict[str, dict[str, Any]] = {}
     for place, rows in sorted(runs.items()):
         cells[place] = {
-            "rule": rows[0]["rule"],
+            "rule": " ".join(rows[0]["rule"]) or "to the letter",
             "runs": len(rows),
             "kept": sum(row["equal"] for row in rows),
             "farthest": round(max(row["farthest"] for row in rows), 4),
@@ -233,6 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--list", action="store_true", help="say which settings compute alike, and run nothing"
     )
+    parser.add_argument("--save", action="store_true", help="record the result in data/runs")
     parser.add_argument("--record", type=int, metavar="N", help="N disturbed runs of the notebooks, recorded")
     options = parser.parse_args(arguments)
     if options.list:
@@ -242,8 +284,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.record:
         print(record(options.record, f"python tests/elsewhere/settings.py --record {options.record}"))
         return 0
-    ran = run(every_combination() if options.full else SETTINGS, skip=["as it is"])
-    return int(any(one.failed for one in ran))
+    done = run(every_combination() if options.full else SETTINGS)
+    if options.save:
+        print(save(done, "python tests/elsewhere/settings.py --save"))
+    return int(any(entry["result"] == "fails" for entry in done.values()))
 
 
 if __name__ == "__main__":

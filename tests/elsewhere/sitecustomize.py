@@ -81,8 +81,10 @@ def _distance(logits: Any, tokens: Any, generator: Any, state: Any) -> float:
     point = torch.rand(len(below), 1, generator=again).double() * below[:, -1:]
     upper = below.gather(-1, tokens[:, None])
     lower = torch.cat([torch.zeros_like(upper), below], dim=-1).gather(-1, tokens[:, None])
-    inside = torch.minimum(upper - point, torch.where(tokens[:, None] > 0, point - lower, 1.0))
-    return float(inside.min())
+    # Beyond the first and the last token with any probability there is none that could have been chosen.
+    above = torch.where(upper < below[:, -1:], upper - point, 1.0)
+    beneath = torch.where(lower > 0, point - lower, 1.0)
+    return float(torch.minimum(above, beneath).min())
 
 
 def disturb(scale: float, seed: int) -> None:
