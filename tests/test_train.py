@@ -391,6 +391,7 @@ def test_recomputed_log_probs_drift_by_rounding_only(apt: Policy, tasks: list[Ta
     assert gradient(apt, trajectories, rewards)[1]["drift"] == pytest.approx(0.5, abs=1e-3)
 
 
+@pytest.mark.samples
 @both_kinds
 def test_rewarded_rollouts_become_likelier(apt: Policy, tasks: list[Task], config: TrainConfig) -> None:
     """And the others less likely."""

@@ -229,27 +229,43 @@ def disturbances(count: int) -> dict[str, dict[str, str]]:
     }
 
 
+def disturbed_run(name: str, settings: Mapping[str, str], folder: Path) -> tuple[list[dict[str, Any]], bool]:
+    """How far each cell came out in a disturbed run, and whether the tests that sample passed.
+
+    What was run before is read from the folder.
+    """
+    report, tests = folder / f"{name}.jsonl", folder / f"{name}.tests"
+    start = time.perf_counter()
+    if not report.is_file():
+        partial = folder / f"{name}.partial"
+        partial.unlink(missing_ok=True)
+        with ThreadPoolExecutor(2) as pool:
+            more = ["--rules-report", str(partial)]
+            ran = list(pool.map(lambda path: check(Job(name, path), settings, more), notebooks()))
+        partial.replace(report)
+        print(f"{name}: notebooks {'differ' if any(ran) else 'as committed'}", *filter(None, ran), flush=True)
+    if not tests.is_file():
+        tests.write_text(check(Job(name, None), settings), encoding="utf-8")
+    failed = tests.read_text(encoding="utf-8")
+    print(f"{name}: tests {'fail' if failed else 'pass'}, {time.perf_counter() - start:.0f} s", flush=True)
+    return [json.loads(row) for row in report.read_text(encoding="utf-8").splitlines()], not failed
+
+
 def record(count: int, command: str) -> Path:
-    """Run the notebooks disturbed so many times, and record how far each cell came out from what is committed.
+    """Run the notebooks and the tests that sample disturbed so many times, and record how it came out.
 
     Each run leaves its report in `.work/disturbed`; an interrupted recording is continued by the same command.
     """
     from envace_lite.records import write_record
 
-    runs: dict[str, list[dict[str, Any]]] = {}
     folder = ROOT / ".work" / "disturbed"
     folder.mkdir(parents=True, exist_ok=True)
+    runs: dict[str, list[dict[str, Any]]] = {}
+    passed = 0
     for name, settings in disturbances(count).items():
-        report, partial = folder / f"{name}.jsonl", folder / f"{name}.partial"
-        if not report.is_file():
-            partial.unlink(missing_ok=True)
-            start, more = time.perf_counter(), ["--rules-report", str(partial)]
-            with ThreadPoolExecutor(2) as pool:
-                ran = list(pool.map(lambda p: check(Job(name, p), settings, more), notebooks()))  # noqa: B023
-            partial.replace(report)
-            verdict = "something differs" if any(ran) else "all as committed"
-            print(f"{name}: {time.perf_counter() - start:.0f} s, {verdict}", *filter(None, ran), flush=True)
-        for row in map(json.loads, report.read_text(encoding="utf-8").splitlines()):
+        rows, well = disturbed_run(name, settings, folder)
+        passed += well
+        for row in rows:
             runs.setdefault(f"{row['notebook']}:{row['cell']}", []).append(row)
     cells: dict[str, dict[str, Any]] = {}
     for place, rows in sorted(runs.items()):
@@ -261,8 +277,8 @@ def record(count: int, command: str) -> Path:
         }
         if problems := sorted({problem for row in rows if not row["equal"] for problem in row["problems"]}):
             cells[place]["problems"] = problems[:5]
-    about = {"kind": "disturbed", "command": command, "seed": f"1 to {count}", "scale": 1e-5}
-    return write_record("disturbed", {**about, "cells": cells})
+    about = {"kind": "disturbed", "command": command, "seed": f"1 to {count}", "scale": 1e-5, "runs": count}
+    return write_record("disturbed", {**about, "tests_passed": passed, "cells": cells})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
