@@ -10,7 +10,6 @@ import json
 import os
 import random
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -124,6 +123,8 @@ def progress(root: Path) -> int:
 
 @pytest.fixture(scope="module")
 def tiny_runs(apt: Policy, lessons: Lessons, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
+    if not (hasattr(os, "fork") and hasattr(os, "killpg")):
+        pytest.skip("the runs are forked, and killed in groups")
     root = tmp_path_factory.mktemp("root")
     apt.save(root / "data" / "base")
     few = [task for task, _ in lessons if task.domain in ("finance", "retail")]
@@ -377,6 +378,7 @@ def test_a_file_is_replaced_when_it_is_complete(
 @pytest.fixture
 def small_disk() -> Iterator[None]:
     """The operating system itself refuses to write more than 20 kB to a file."""
+    resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     yield

@@ -221,6 +221,8 @@ LOADED = texts
 
 def main() -> None:
     """Answer requests until there are no more."""
+    if not (hasattr(os, "fork") and hasattr(signal, "alarm")):
+        sys.exit("this system cannot fork")
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, interrupts.interrupted)
     make_small()
