@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import tomllib
+import venv
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -116,38 +117,38 @@ def run_here(workers: int = 2, notebooks: bool = True) -> dict[str, Any]:
 
 
 def resolve(python: str) -> dict[str, Any]:
-    """Ask pip what it would install for another Python. Nothing is installed.
+    """Ask the newest pip what it would install for another Python. Nothing is installed.
 
     Raises:
         InstallError: pip finds no versions that agree.
     """
     with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.json"
-        where = ["--python-version", python, "--only-binary=:all:", "--target", folder]
-        command = [
-            sys.executable,
+        home, report = Path(folder) / "pip", Path(folder) / "report.json"
+        venv.create(home, with_pip=True)
+        pip = [
+            str(home / ("Scripts" if os.name == "nt" else "bin") / "python"),
             "-m",
             "pip",
             "install",
             "--quiet",
-            "--dry-run",
-            "--ignore-installed",
-            *where,
         ]
-        done = subprocess.run(
-            [*command, "--report", str(report), *requirements()],
-            capture_output=True,
-            check=False,
-            encoding="utf-8",
-        )
-        if done.returncode:
-            raise InstallError(f"pip finds no versions for Python {python}: {done.stderr.strip()[-1000:]}")
+        # Older ones download the packages themselves, several gigabytes, only to read what these need.
+        _ask([*pip, "--upgrade", "pip>=25.3"], "pip cannot be renewed")
+        options = ["--dry-run", "--use-feature=fast-deps", "--ignore-installed", "--report", str(report)]
+        where = ["--python-version", python, "--only-binary=:all:", "--target", folder]
+        _ask([*pip, *options, *where, *requirements()], f"pip finds no versions for Python {python}")
         installed = json.loads(report.read_text(encoding="utf-8"))["install"]
     found = {canonical(entry["metadata"]["name"]): entry["metadata"]["version"] for entry in installed}
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "versions": {name: found[canonical(name)] for name in names()},
     }
+
+
+def _ask(command: Sequence[str], problem: str) -> None:
+    done = subprocess.run(command, capture_output=True, check=False, encoding="utf-8")
+    if done.returncode:
+        raise InstallError(f"{problem}: {done.stderr.strip()[-1000:]}")
 
 
 def canonical(name: str) -> str:

@@ -327,6 +327,7 @@ def test_entries_are_kept_side_by_side(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_resolution_asks_pip_and_installs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
+    monkeypatch.setattr(installs.venv, "create", lambda *_, **__: None)
     names = [*installs.names(), "not-asked-for"]
     found = {"install": [{"metadata": {"name": name.upper(), "version": "1.5"}} for name in names]}
 
@@ -334,13 +335,15 @@ def test_a_resolution_asks_pip_and_installs_nothing(monkeypatch: pytest.MonkeyPa
         asked.append(command)
         if "3.99" in command:
             return subprocess.CompletedProcess(command, 1, "", "No matching distribution")
-        report = Path(command[command.index("--report") + 1])
-        report.write_text(json.dumps(found), encoding="utf-8")
+        if "--report" in command:
+            report = Path(command[command.index("--report") + 1])
+            report.write_text(json.dumps(found), encoding="utf-8")
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(subprocess, "run", pip)
     assert installs.resolve("3.14")["versions"] == dict.fromkeys(installs.names(), "1.5")
-    assert {"--dry-run", "--ignore-installed", "--only-binary=:all:", "3.14"} <= set(asked[0])
+    assert {"--dry-run", "--ignore-installed", "--only-binary=:all:", "3.14"} <= set(asked[1])
+    assert asked[0][-2:] == ["--upgrade", "pip>=25.3"]
     with pytest.raises(installs.InstallError, match=r"Python 3\.99: No matching distribution"):
         installs.resolve("3.99")
 
