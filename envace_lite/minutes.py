@@ -157,3 +157,17 @@ def minutes_table(records: Iterable[Mapping[str, Any]]) -> str:
             heading = f"time on {record['cores']} cores"
             return markdown(pd.DataFrame({heading: rows}).rename_axis("notebook"))
     return ""
+
+
+def crowd_table(records: Iterable[Mapping[str, Any]]) -> str:
+    """What a crowd costs, as markdown: seconds alone and beside busy processes."""
+    for record in records:
+        if record.get("kind") == "crowd":
+            frame = pd.DataFrame(record["seconds"]).T.rename_axis("what")
+            frame.columns = [
+                "seconds alone",
+                f"beside {record['config']['busy_processes']} busy processes",
+                "ratio",
+            ]
+            return markdown(frame)
+    return ""

@@ -8,7 +8,7 @@ from typing import Any
 
 from envace_lite import bench, deliberation, tables
 from envace_lite.installs import installs_table, settings_table
-from envace_lite.minutes import minutes_table
+from envace_lite.minutes import crowd_table, minutes_table
 from envace_lite.simpler import trap_table
 from envace_lite.study import load_records
 
@@ -16,9 +16,6 @@ from envace_lite.study import load_records
 def _timed(table: Callable[[dict[str, Any]], str]) -> Callable[[], str]:
     return lambda: "\n".join(table(r["result"]) for r in load_records() if r.get("kind") == "bench")
 
-
-PENDING = "Not measured yet."
-"""Stands where a table is to come."""
 
 TABLES: dict[str, Callable[[], str]] = {
     "results": tables.main_tables,
@@ -33,7 +30,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "minutes": lambda: minutes_table(load_records()),
     "installs": lambda: installs_table(load_records()),
     "settings": lambda: settings_table(load_records()),
-    "crowd": lambda: PENDING,
+    "crowd": lambda: crowd_table(load_records()),
     "speed": _timed(bench.ratios_table),
     "growth": _timed(bench.growth_table),
     "profile": _timed(bench.profile_tables),
