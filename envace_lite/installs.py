@@ -205,8 +205,9 @@ def settings_table(records: Iterable[Mapping[str, Any]]) -> str:
             rows = {}
             for name, entry in record["settings"].items():
                 rows[f"`{name}`" if "=" in name else name] = {
-                    "result": entry["result"],
-                    "time": f"{entry['seconds'] / 60:.1f} min" if entry["seconds"] else "-",
+                    "passed": entry["passed"],
+                    "failed": entry["failed"],
+                    "minutes of one core": f"{entry['seconds'] / 60:.1f}",
                     "computes alike": "; ".join(entry["alike"]) or "-",
                 }
             frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis("setting")

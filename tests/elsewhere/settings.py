@@ -184,11 +184,13 @@ def run(settings: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, Any]]:
     """Check under one setting of each kind, two jobs at a time.
 
     Returns:
-        By the name of a setting: the result in a word, the seconds that its jobs took together, and the settings
-        that compute alike.
+        By the name of a setting: how many jobs passed and failed, the seconds that they took together, and the
+        settings that compute alike.
     """
     kinds = alike(settings)
-    done = {name: {"result": "passes", "seconds": 0.0, "alike": others} for name, others in kinds.items()}
+    done: dict[str, dict[str, Any]] = {
+        name: {"passed": 0, "failed": 0, "seconds": 0.0, "alike": others} for name, others in kinds.items()
+    }
     for name, others in kinds.items():
         print(f"{name}" + (f" (and so do: {'; '.join(others)})" if others else ""), flush=True)
 
@@ -197,8 +199,7 @@ def run(settings: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, Any]]:
         failed = check(job, settings[job.setting])
         entry, what = done[job.setting], job.what.stem if job.what else "tests that sample"
         entry["seconds"] = round(entry["seconds"] + time.perf_counter() - start, 1)
-        if failed:
-            entry["result"] = "fails"
+        entry["failed" if failed else "passed"] += 1
         verdict = "fails" if failed else "passes"
         print(f"{what}, {job.setting}: {verdict}, {time.perf_counter() - start:.0f} s", flush=True)
         if failed:
@@ -303,7 +304,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     done = run(every_combination() if options.full else SETTINGS)
     if options.save:
         print(save(done, "python tests/elsewhere/settings.py --save"))
-    return int(any(entry["result"] == "fails" for entry in done.values()))
+    passed, failed = (sum(entry[key] for entry in done.values()) for key in ("passed", "failed"))
+    print(f"elsewhere: {passed} passed, {failed} failed")
+    return int(failed > 0)
 
 
 if __name__ == "__main__":
