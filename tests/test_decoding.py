@@ -45,6 +45,7 @@ def test_a_lower_temperature_sharpens_and_none_is_greedy() -> None:
     assert share[0] < share[1] < share[2] == 1
 
 
+@pytest.mark.same_bits
 @pytest.mark.parametrize("copies", [1, 2, 5])
 def test_logits_are_those_of_the_whole_sequence_whoever_has_left(copies: int) -> None:
     """Rows leave at random, so that places and whole families fall empty and the rest closes up, several times."""
@@ -84,6 +85,7 @@ def test_a_row_sees_its_prompt_and_itself() -> None:
     ]
 
 
+@pytest.mark.same_bits
 def test_without_seats_it_is_the_usual_attention() -> None:
     """So the model in the block reads and generates as it does outside."""
     ids = torch.tensor([PROMPTS[0]])

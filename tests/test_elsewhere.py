@@ -131,7 +131,7 @@ def test_a_process_is_reached_by_its_environment() -> None:
 
 
 def test_settings_that_compute_alike_are_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    prints = {"a": "1", "b": "2", "c": "1", "d": "2", "e": "3"}
+    prints = {"a": "1", "b": "2", "c": "1", "d": "2", "e": "3", "lacking": None}
     monkeypatch.setattr(settings, "fingerprint", lambda values: prints[values["name"]])
     assert settings.alike({name: {"name": name} for name in prints}) == {"a": ["c"], "b": ["d"], "e": []}
 

@@ -666,6 +666,7 @@ def test_the_ledger_by_hand() -> None:
     assert list(Ledger().frame.columns) == list(ledger.frame.columns)
 
 
+@pytest.mark.same_bits
 def test_the_same_seed_brings_the_same(apt: Policy, lessons: Lessons) -> None:
     one, same, other = (
         [
@@ -807,6 +808,7 @@ def test_an_allowance_is_shared(apt: Policy, lessons: Lessons, tokens: int) -> N
     assert all(t.ending for t in made)
 
 
+@pytest.mark.same_bits
 def test_an_allowance_that_is_not_used_up_changes_nothing(apt: Policy, lessons: Lessons) -> None:
     tasks = [task for task, _ in lessons]
     one = rollout(apt, tasks, group_size=2, generator=seeded(), allowance=[10_000] * len(tasks))

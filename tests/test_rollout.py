@@ -106,6 +106,7 @@ def test_ids_are_those_of_the_conversation(lessons: Lessons, responder: str) -> 
             assert trajectory.outputs[REHEARSE] == (said.count("tool") if responder == "rehearse" else 0)
 
 
+@pytest.mark.same_bits
 @every_responder
 @pytest.mark.parametrize("temperature", [1.0, 1.4])
 @pytest.mark.parametrize("lora", [False, True])
@@ -181,6 +182,7 @@ def test_a_row_is_the_same_alone_and_in_a_batch(apt: Policy, lessons: Lessons, r
             torch.testing.assert_close(together[row].log_probs, alone.log_probs, atol=1e-5, rtol=0)
 
 
+@pytest.mark.same_bits
 @every_responder
 def test_all_randomness_comes_from_the_generator(apt: Policy, lessons: Lessons, responder: str) -> None:
     tasks = [task for task, _ in lessons]
