@@ -94,10 +94,8 @@ def run_missing(commands: dict[str, list[str]]) -> bool:
         log = paths.WORK / f"{name}.log"
         command = [sys.executable, "-m", "envace_lite.cli", *commands[name]]
         try:
-            with (
-                claimed(paths.WORK, log.name),
-                log.open("wb") as file,
-            ):  # a second study keeps off the log too
+            # A second study keeps off the log too. A run that outlived its killed study may still be writing to it.
+            with claimed(paths.WORK, log.name), log.open("ab") as file:
                 if stopped:
                     return 1
                 child = subprocess.Popen(command, stdout=file, stderr=file)
