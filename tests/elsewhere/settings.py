@@ -184,7 +184,8 @@ def check(job: Job, settings: Mapping[str, str], more: Sequence[str] = ()) -> st
     options, _ = strict_nbval()
     # Noise is another one each time. A real machine gives the same bits for the same sum.
     unlike = " and not same_bits" if "ENVACE_DISTURB" in settings else ""
-    tests = ["-m", f"samples and not long{unlike}", "-k", job.only, "tests"]
+    which = ["-k", job.only, "tests/test_train.py"] if job.only else ["tests"]
+    tests = ["-m", f"samples and not long{unlike}", *which]
     command = tests if job.what is None else [*options, *more, str(job.what)]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *command],
