@@ -61,7 +61,7 @@ class ChatModel:
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
-        except (OSError, ValueError, KeyError) as error:
+        except (ImportError, OSError, ValueError, KeyError) as error:
             raise PolicyError(f"{folder}: no causal language model can be loaded ({error})") from error
         return cls(model, tokenizer)
 

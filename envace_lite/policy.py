@@ -339,7 +339,12 @@ def load_policy(folder: Path | str) -> Policy:
         ) from error
     except VocabularyError as error:
         raise NotCompactError(f"{folder}: {error}") from error
-    except (OSError, ValueError, RuntimeError) as error:
+    except (
+        ImportError,
+        OSError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # transformers 5.0 asks for another package
         if isinstance(error, PolicyError):
             raise
         raise PolicyError(f"{folder}: not a compact policy ({error})") from error
