@@ -45,6 +45,10 @@ SHOWN = (
 """The packages whose versions the table shows; the record has all that pyproject.toml names."""
 
 
+RECORDING = "ENVACE_RECORDING"
+"""The environment variable by which a test knows that the record which it reads is being made."""
+
+
 class InstallError(RuntimeError):
     """Nothing could be measured; the message holds the end of what was said."""
 
@@ -90,7 +94,7 @@ def run_tests(arguments: Sequence[str], environment: Mapping[str, str] = os.envi
         done = subprocess.run(
             command,
             cwd=paths.ROOT,
-            env={**environment, "OMP_NUM_THREADS": "1"},
+            env={**environment, "OMP_NUM_THREADS": "1", RECORDING: "1"},
             check=False,
             encoding="utf-8",
         )
@@ -100,9 +104,11 @@ def run_tests(arguments: Sequence[str], environment: Mapping[str, str] = os.envi
     return {**told, "minutes": round((time.perf_counter() - begin) / 60, 1)}
 
 
-def run_here(workers: int = 2, notebooks: bool = True) -> dict[str, Any]:
+def run_here(tests: bool = True, notebooks: bool = True, workers: int = 2) -> dict[str, Any]:
     """Run the tests, then the notebooks against their committed outputs, with whatever is installed here."""
-    told = {"tests": run_tests(["-n", str(workers), "--dist", "loadscope", "tests"])}
+    told: dict[str, Any] = {}
+    if tests:
+        told["tests"] = run_tests(["-n", str(workers), "--dist", "loadscope", "tests"])
     if notebooks:
         chapters = sorted((paths.ROOT / "notebooks").glob("*.ipynb"))
         options, environment = strict_nbval()
@@ -157,10 +163,15 @@ def canonical(name: str) -> str:
 
 
 def keep(part: str, name: str, entry: Mapping[str, Any], *, command: str) -> Path:
-    """Add one entry to the record `installs`, in place of an earlier one of that name."""
+    """Add one entry to the record `installs`, in place of an earlier one of that name.
+
+    Where that had the very same versions, what only it has is kept: the notebooks may be run after the tests.
+    """
     found = [record for record in read_records() if record.get("kind") == "installs"]
     parts = {key: dict(found[0][key]) if found else {} for key in ("run", "resolved")}
-    parts[part][name] = dict(entry)
+    earlier = parts[part].get(name, {})
+    same = all(earlier.get(key) == entry.get(key) for key in ("python", "system", "versions"))
+    parts[part][name] = {**(earlier if same else {}), **entry}
     return write_record("installs", {"kind": "installs", "command": command, "seed": 0, **parts})
 
 
@@ -183,7 +194,7 @@ def installs_table(records: Iterable[Mapping[str, Any]]) -> str:
                 "Python": run["python"],
                 "system": f"`{run['system']}`",
                 **{package: run["versions"][package] for package in SHOWN},
-                "tests": told(run["tests"]),
+                "tests": told(run.get("tests")),
                 "notebooks, by cell": told(run.get("notebooks")),
             }
         for name, one in record["resolved"].items():
@@ -208,7 +219,7 @@ def settings_table(records: Iterable[Mapping[str, Any]]) -> str:
                     "passed": entry["passed"],
                     "failed": entry["failed"],
                     "minutes of one core": f"{entry['seconds'] / 60:.1f}",
-                    "computes alike": "; ".join(entry["alike"]) or "-",
+                    "computes alike": "; ".join(f"`{n}`" if "=" in n else n for n in entry["alike"]) or "-",
                 }
             frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis("setting")
             return f"{record['date']}, {record['processor']}, torch {record['versions']['torch']}:\n\n{markdown(frame)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import os
 import re
 import shlex
 from collections import Counter
@@ -17,7 +18,7 @@ import torch
 import typer.main
 
 import envace_lite
-from envace_lite import cli, paths, study, texts
+from envace_lite import cli, installs, paths, study, texts
 from envace_lite.chat import vocabulary
 from envace_lite.deliberate import digest
 from envace_lite.demo import DEMO_CONFIG
@@ -198,8 +199,11 @@ def test_a_record_says_how_to_make_it_again(path: Path) -> None:
     assert re.fullmatch(r"20\d\d-\d\d-\d\d", record["date"])
     assert {"python", "torch", "transformers", "peft", "envace_lite"} <= record["versions"].keys()
     assert isinstance(record["seed"], int)
-    options = parsed(record["command"])
-    assert options.get("seed", record["seed"]) == record["seed"]
+    if record["command"].startswith("python "):
+        assert (paths.ROOT / record["command"].split()[1]).is_file()
+    else:
+        options = parsed(record["command"])
+        assert options.get("seed", record["seed"]) == record["seed"]
     assert "config" in record or record["kind"] in (
         "evaluate",
         "bench",
@@ -267,6 +271,7 @@ TEXTS = ["README.md", "docs/install.md", "docs/results.md", "docs/speed.md", "no
 
 
 @pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.skipif(installs.RECORDING in os.environ, reason="reads the record that is being made")
 def test_the_tables_of_the_texts_come_from_the_records(name: str) -> None:
     """To the last character: `envace report --write` writes them."""
     written = text(name)

@@ -117,7 +117,7 @@ def wheel_files(root: Path) -> set[str]:
 def wanted_files(root: Path) -> set[str]:
     """Every module, and every file of the shipped data."""
     modules = {path.relative_to(root).as_posix() for path in (root / "envace_lite").rglob("*.py")}
-    data = [path for name in SHIPPED for path in (root / "data" / name).iterdir()]
+    data = [path for name in SHIPPED for path in (root / "data" / name).glob("[!.]*")]
     data.append(root / "data" / "README.md")
     return modules | {f"envace_lite/{path.relative_to(root).as_posix()}" for path in data}
 
@@ -264,18 +264,23 @@ def test_the_floors_are_printed_by_a_bare_python() -> None:
     assert done.stdout.splitlines() == floors.read()
 
 
-def recorded() -> dict[str, Any]:
-    found = [record for record in read_records() if record.get("kind") == "installs"]
-    if not found:
-        pytest.skip(
-            "the full runs are not recorded yet: make oldest, newest and resolve with INSTALLS=--record"
-        )
-    return found[0]
+not_while_recording = pytest.mark.skipif(
+    installs.RECORDING in os.environ, reason="reads the record that is being made"
+)
 
 
+def recorded(*runs: str) -> dict[str, Any]:
+    """The record, which has to hold these runs: they take hours on a small machine, so they may still be missing."""
+    (record,) = [record for record in read_records() if record.get("kind") == "installs"]
+    if missing := [name for name in runs if name not in record["run"]]:
+        pytest.skip(f"not recorded yet: make {' '.join(missing)} INSTALLS=--record")
+    return record
+
+
+@not_while_recording
 def test_the_recorded_oldest_run_had_the_floors_and_the_newest_none_older() -> None:
     """So a floor cannot be lowered without a run: `make oldest INSTALLS=--record`."""
-    run = recorded()["run"]
+    run = recorded("oldest", "newest")["run"]
     assert [f"{name}=={version}" for name, version in run["oldest"]["versions"].items()] == floors.read()
     assert set(run["newest"]["versions"]) == set(run["oldest"]["versions"])
     assert run["newest"]["versions"] != run["oldest"]["versions"]
@@ -326,7 +331,11 @@ def test_entries_are_kept_side_by_side(tmp_path: Path, monkeypatch: pytest.Monke
     assert table[2] == ["run, 2030-01-02", "run, 2030-01-02", "resolved, 2030-01-03"]
     assert rows["torch"] == ["1.0"] * 3
     installs.keep("run", "newest", {**run, "tests": tests}, command="envace installs")
-    assert "5 passed |" not in installs.installs_table(read_records()), "the later run replaces the earlier"
+    assert "5 passed, 1 failed | 5 passed, 1 failed |" in installs.installs_table(read_records())
+    assert "not run | 5 passed | not run" in installs.installs_table(read_records()), "of the same versions"
+    other = {**run, "versions": {**versions, "torch": "1.1"}, "tests": tests}
+    installs.keep("run", "newest", other, command="envace installs")
+    assert "not run | not run | not run" in installs.installs_table(read_records()), "of other versions"
 
 
 def test_a_resolution_asks_pip_and_installs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,10 +361,10 @@ def test_a_resolution_asks_pip_and_installs_nothing(monkeypatch: pytest.MonkeyPa
         installs.resolve("3.99")
 
 
+@not_while_recording
 def test_what_was_tried_covers_what_the_project_promises() -> None:
-    """The oldest, the constrained and the newest versions were run; the later Pythons at least resolved."""
+    """The later Pythons are at least resolved, with every package that is needed."""
     record = recorded()
-    assert {"oldest", "newest"} <= set(record["run"])
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     (listed,) = [line for line in text.splitlines() if line.startswith("PYTHONS := ")]
     assert set(listed.split()[2:]) == set(record["resolved"])

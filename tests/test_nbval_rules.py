@@ -174,7 +174,7 @@ def test_tokens_that_were_chosen_narrowly_are_named() -> None:
 def test_each_rule_was_kept_by_ten_disturbed_runs() -> None:
     """By the record: noise on every logit, two threads, other kernels. Cells without a rule came out to the letter."""
     record = json.loads((paths.RUNS / "disturbed.json").read_text(encoding="utf-8"))
-    assert record["scale"] == 1e-5
+    assert record["config"]["scale"] == 1e-5
     assert record["tests_passed"] == record["runs"] == 10
     counted = 0
     for path in course.COURSE:

@@ -81,8 +81,9 @@ def installs(
         list[str] | None,
         typer.Option(help="Only ask pip what it would install for this Python, as 3.12; may be given again."),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that share the tests.")] = 2,
+    tests: Annotated[bool, typer.Option(help="Run the tests.")] = True,
     notebooks: Annotated[bool, typer.Option(help="Run the notebooks too.")] = True,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that share the tests.")] = 2,
     record: Annotated[bool, typer.Option(help="Write the result to data/runs/installs.json.")] = False,
 ) -> None:
     """Run the tests and the notebooks with the versions that are installed here, and count what passed.
@@ -97,7 +98,7 @@ def installs(
         if resolve:
             found = [("resolved", python, measure.resolve(python)) for python in resolve]
         else:
-            found = [("run", name, measure.run_here(workers, notebooks))]
+            found = [("run", name, measure.run_here(tests, notebooks, workers))]
     except measure.InstallError as error:
         sys.exit(f"envace: {error}")
     for part, key, entry in found:

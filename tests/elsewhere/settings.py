@@ -234,7 +234,7 @@ def save(settings: Mapping[str, Any], command: str) -> Path:
 
     from envace_lite.records import write_record
 
-    about = {"kind": "elsewhere", "command": command, "seed": 0, "cores": os.cpu_count()}
+    about = {"kind": "elsewhere", "command": command, "seed": 0, "config": SETTINGS, "cores": os.cpu_count()}
     processor = f"{platform.machine()} with {torch.backends.cpu.get_cpu_capability()}"
     return write_record("elsewhere", {**about, "processor": processor, "settings": settings})
 
@@ -296,8 +296,9 @@ def record(count: int, command: str) -> Path:
         }
         if problems := sorted({problem for row in rows if not row["equal"] for problem in row["problems"]}):
             cells[place]["problems"] = problems[:5]
-    about = {"kind": "disturbed", "command": command, "seed": f"1 to {count}", "scale": 1e-5, "runs": count}
-    return write_record("disturbed", {**about, "tests_passed": passed, "cells": cells})
+    config = {"scale": float(DISTURBED["ENVACE_DISTURB"]), "seeds": list(range(1, count + 1))}
+    about = {"kind": "disturbed", "command": command, "seed": 1, "config": config}
+    return write_record("disturbed", {**about, "runs": count, "tests_passed": passed, "cells": cells})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
