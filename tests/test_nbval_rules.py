@@ -181,10 +181,11 @@ def test_each_rule_was_kept_by_ten_disturbed_runs() -> None:
         code = [cell for cell in linter.read(path)["cells"] if cell["cell_type"] == "code"]
         for number, cell in enumerate(code):
             seen = record["cells"][f"{path.stem}:{number}"]
-            assert seen["rule"] == rules.rule_of(cell), (
-                f"{path.stem}:{number}: record the disturbed runs again"
+            rule = rules.rule_of(cell)
+            assert seen["rule"] == (" ".join(rule) or "to the letter"), (
+                f"{path.stem}:{number}: `make disturbed`"
             )
             assert seen["kept"] == seen["runs"] == 10
-            assert seen["farthest"] <= rules.rule_of(cell).get("within", 0.0)
+            assert seen["farthest"] <= rule.get("within", 0.0)
             counted += 1
     assert counted == len(record["cells"])
