@@ -3,8 +3,8 @@
     python tests/tiny_runs.py < requests
 
 The interpreter imports everything once, which takes seconds, and forks for each run. The command line does the rest,
-with tiny settings in place of its own. A request is a line of JSON: a run to start, answered by its process id, or
-`{"wait": PID}`, answered by its exit code. `ENVACE_ROOT` holds the policy that is trained.
+with tiny settings in place of its own. A request is a line of JSON: its number, and a run to start or `{"wait": PID}`.
+The answer is its number, and the process id or the exit code. `ENVACE_ROOT` holds the policy that is trained.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -83,9 +83,7 @@ class Forked:
 
     def __init__(self, command: list[str], stdout: IO[bytes], stderr: IO[bytes]) -> None:
         self.returncode: int | None = None
-        self.pid = os.fork()
-        if not self.pid:
-            carry_out(command[3:], stdout.fileno())
+        self.pid = forked(command[3:], stdout.fileno())
 
     def wait(self) -> int:
         if self.returncode is None:
@@ -93,8 +91,9 @@ class Forked:
         return self.returncode
 
     def terminate(self) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGTERM)
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
 
 
 def ended(pid: int) -> int:
@@ -177,13 +176,26 @@ def break_something(fault: str, after: int, root: Path) -> None:
         os.open, os.mkdir = opened_number, made  # type: ignore[assignment]
 
 
-def carry_out(command: Sequence[str], said: int) -> None:
-    """Run a command of the command line in this process, and end it as the interpreter would."""
+def forked(command: Sequence[str], said: int, prepare: Callable[[], None] = lambda: None) -> int:
+    """Run a command of the command line in a process of its own, which ends as the interpreter would end it.
+
+    Args:
+        said: number of the open file to which its words go.
+        prepare: called in the new process.
+    """
+    # An interrupt that comes before the new process can answer it has to wait, or it would go on in this one's code.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    pid = os.fork()
+    if pid:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        return pid
     code = 1
     try:
         os.dup2(said, 1)
         os.dup2(said, 2)
+        prepare()
         sys.argv = ["envace", *command]
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         cli.main()
         code = 0
     except SystemExit as end:
@@ -199,20 +211,19 @@ def carry_out(command: Sequence[str], said: int) -> None:
         os._exit(code)
 
 
-def start(command: list[str], root: str, fault: str = "", after: int = 0) -> int:
-    """Start a run in the folder `root`, in a group of processes of its own; its words go to `said-PID.txt` there."""
-    folder = Path(root)
-    pid = os.fork()
-    if pid:
-        return pid
-    os.setpgid(0, 0)
-    signal.alarm(TOO_LONG)
-    paths.RUNS, paths.WORK = folder / "runs", folder / "work"
-    said = os.open(folder / f"said-{os.getpid()}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    if fault:
-        break_something(fault, after, folder)
-    carry_out(command, said)
-    raise AssertionError("a run ends by itself")
+def start(command: list[str], root: str, said: str, fault: str = "", after: int = 0) -> int:
+    """Start a run in the folder `root`, in a group of processes of its own; its words go to the file `said`."""
+
+    def prepare() -> None:
+        signal.alarm(TOO_LONG)
+        paths.RUNS, paths.WORK = Path(root) / "runs", Path(root) / "work"
+        if fault:
+            break_something(fault, after, Path(root))
+
+    with Path(said).open("wb") as file:
+        pid = forked(command, file.fileno(), prepare)
+    os.setpgid(pid, pid)  # here, so that the group is there when the answer is
+    return pid
 
 
 LOADED = texts
@@ -229,8 +240,8 @@ def main() -> None:
     answer = partial(print, flush=True)
     answer("ready")
     for line in sys.stdin:
-        request = json.loads(line)
-        answer(ended(request["wait"]) if "wait" in request else start(**request))
+        number, request = json.loads(line)
+        answer(number, ended(request["wait"]) if "wait" in request else start(**request))
 
 
 if __name__ == "__main__":
