@@ -8,7 +8,7 @@ from typing import Any
 
 from envace_lite import bench, deliberation, tables
 from envace_lite.installs import installs_table, settings_table
-from envace_lite.minutes import minutes_table
+from envace_lite.minutes import crowd_table, minutes_table
 from envace_lite.simpler import trap_table
 from envace_lite.study import load_records
 
@@ -28,6 +28,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "rehearsal": lambda: deliberation.short_table(load_records()),
     "deliberation": lambda: deliberation.tables(load_records()),
     "minutes": lambda: minutes_table(load_records()),
+    "crowd": lambda: crowd_table(load_records()),
     "installs": lambda: installs_table(load_records()),
     "settings": lambda: settings_table(load_records()),
     "speed": _timed(bench.ratios_table),
