@@ -6,18 +6,18 @@ os.environ.setdefault(
     "OMP_WAIT_POLICY", "PASSIVE"
 )  # before torch: waiting threads must not eat a working core
 
-from envace_lite import interrupts, paths
-from envace_lite.domains import DOMAINS, Domain, Session, Task, get_domain, load_tasks, register
-from envace_lite.evaluate import Report, evaluate
+from envace_lite import interrupts
+from envace_lite.evaluate import Report
 from envace_lite.fidelity import compare, probe, probe_pairs, rehearse
-from envace_lite.policy import Policy, load_policy, new_policy, with_lora
+from envace_lite.model.policy import Policy, load_policy, new_policy, with_lora
 from envace_lite.rehearsal import Gate
 from envace_lite.rehearsal.private import PrivateRehearsal
 from envace_lite.reward import answer_only, end_at_error, task_success
-from envace_lite.rollout import Execute, Rehearse, Replay, Simulate, Trajectory, rollout
-from envace_lite.study import shipped_tasks
-from envace_lite.tools import Tool, ToolCall, ToolError, ToolResponse, World
-from envace_lite.train import TrainConfig, TrainLog, train
+from envace_lite.rollout import Execute, Rehearse, Replay, Simulate, Trajectory
+from envace_lite.train import TrainConfig, TrainLog
+from envace_lite.world import DOMAINS, Domain, Session, Task, get_domain, load_tasks, paths, register
+from envace_lite.world.shipped import shipped_tasks
+from envace_lite.world.tools import Tool, ToolCall, ToolError, ToolResponse, World
 
 __version__ = "0.1.0"
 
@@ -45,7 +45,6 @@ __all__ = [
     "answer_only",
     "compare",
     "end_at_error",
-    "evaluate",
     "get_domain",
     "interrupts",
     "load_policy",
@@ -56,9 +55,7 @@ __all__ = [
     "probe_pairs",
     "register",
     "rehearse",
-    "rollout",
     "shipped_tasks",
     "task_success",
-    "train",
     "with_lora",
 ]

@@ -14,11 +14,11 @@ import pandas as pd
 from scipy.stats import kendalltau
 
 from envace_lite import fidelity
-from envace_lite.domains import Task, get_domain
 from envace_lite.fidelity.measures import Counts, counts, interval, ratio
-from envace_lite.policy import Policy
+from envace_lite.model.policy import Policy
 from envace_lite.reward import task_success
 from envace_lite.rollout import Execute, Rehearse, Simulate, Trajectory, rollout
+from envace_lite.world import Task, get_domain
 
 METRICS = {
     "real_success": "share of the tasks that end in the right state with the right answer",

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from envace_lite.judge import DONE, judge
 from envace_lite.rollout import Trajectory
+from envace_lite.world.verifier import DONE, judge
 
 Reward = Callable[[Trajectory], float]
 
@@ -45,7 +45,7 @@ def end_at_error(trajectory: Trajectory) -> float:
 
 
 def self_judged(trajectory: Trajectory) -> float:
-    """1 if the requests were carried out as the responses tell it (see `judge`), whatever the label says.
+    """1 if the requests were carried out as the responses tell it (see `world.verifier`), whatever the label says.
 
     The rehearsed world judges itself: nothing rewards telling the truth.
     """

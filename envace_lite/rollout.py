@@ -28,11 +28,11 @@ from typing import Any
 
 import torch
 
-from envace_lite.chat import ACT, GIVEN, REHEARSE, ROLE_NAMES, SAY, Chat, VocabularyError
-from envace_lite.decoding import LONGEST_MESSAGE, Decoder, sample
-from envace_lite.domains import Session, Task, get_domain
-from envace_lite.policy import CONTEXT, Policy
-from envace_lite.tools import ToolCall, ToolError, ToolResponse, parse_calls
+from envace_lite.model.chat import ACT, GIVEN, REHEARSE, ROLE_NAMES, SAY, Chat, VocabularyError
+from envace_lite.model.decoding import LONGEST_MESSAGE, Decoder, sample
+from envace_lite.model.policy import CONTEXT, Policy
+from envace_lite.world import Session, Task, get_domain
+from envace_lite.world.tools import ToolCall, ToolError, ToolResponse, parse_calls
 
 HORIZON = 10
 """An episode with more calls than this ends as a failure."""

@@ -24,13 +24,13 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from envace_lite.chat import ACT, GIVEN, REHEARSE, ROLE_NAMES
-from envace_lite.checkpoint import CheckpointError, claimed, load_state, save_state
-from envace_lite.domains import Task
 from envace_lite.grpo import clipped_loss, role_advantages
-from envace_lite.policy import Family, Policy, with_lora
+from envace_lite.model.chat import ACT, GIVEN, REHEARSE, ROLE_NAMES
+from envace_lite.model.checkpoint import CheckpointError, claimed, load_state, save_state
+from envace_lite.model.policy import Family, Policy, with_lora
 from envace_lite.reward import Reward, task_success
 from envace_lite.rollout import Responder, Trajectory, rollout
+from envace_lite.world import Task
 
 Observer = Callable[[int, Policy, Sequence[Trajectory]], dict[str, float]]
 """Looks on from outside after a step, and returns what should stand in the log. It feeds nothing back."""
@@ -83,7 +83,7 @@ class TrainConfig:
 class Grounding:
     """Real responses whose likelihood is part of the loss: a departure from the paper, which uses task success alone.
 
-    It exists to be compared with (see `simpler`), and is never on by default.
+    It exists to be compared with (see `experiments.trap`), and is never on by default.
 
     Args:
         examples: each the tokens up to the header of a response, with the tokens of the real one.

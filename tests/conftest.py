@@ -15,10 +15,11 @@ import pytest
 import torch
 from hypothesis import settings
 
-from envace_lite import decoding
-from envace_lite.chat import GIVEN
-from envace_lite.domains import Task
-from envace_lite.policy import Family, Policy, new_policy
+from envace_lite import rollout
+from envace_lite.model import decoding
+from envace_lite.model.chat import GIVEN
+from envace_lite.model.policy import Family, Policy, new_policy
+from envace_lite.world import Task
 from helpers import CHAT, conversation, find_task
 
 torch.set_num_threads(1)
@@ -67,7 +68,7 @@ def clear_choices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         return usual(logits, temperature, generator)
 
     usual = decoding.sample
-    for module in (decoding, sys.modules["envace_lite.rollout"]):
+    for module in (decoding, rollout):
         monkeypatch.setattr(module, "sample", watched)
     yield
     if min(leads, default=1.0) < LEAST_LEAD and not request.node.get_closest_marker("any_tokens"):

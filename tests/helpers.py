@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envace_lite.chat import Chat, build_tokenizer
-from envace_lite.domains import DOMAINS, Domain, Session, Task, get_domain
-from envace_lite.domains.draw import draw_splits
-from envace_lite.policy import Policy
+from envace_lite.model.chat import Chat, build_tokenizer
+from envace_lite.model.policy import Policy
 from envace_lite.rollout import Trajectory
-from envace_lite.tools import ToolCall, ToolResponse, parse_calls
+from envace_lite.world import DOMAINS, Domain, Session, Task, get_domain
+from envace_lite.world.draw import draw_splits
+from envace_lite.world.tools import ToolCall, ToolResponse, parse_calls
 
 EVERY_DOMAIN = list(DOMAINS.values())
 EVERY_SPLIT = ["train", "test", "held_out"]

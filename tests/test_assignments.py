@@ -10,8 +10,8 @@ from typing import Any
 import nbformat
 import pytest
 
-from envace_lite import question
-from envace_lite.assignments import FOLDER, Assignment, MasterError, generate, masters, read_master
+from envace_lite.course import question
+from envace_lite.course.assignments import FOLDER, Assignment, MasterError, generate, masters, read_master
 
 ASSIGNMENTS = {assignment.name: assignment for assignment in masters()}
 NAMES = list(ASSIGNMENTS)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from envace_lite import plots
-from envace_lite.bench import (
+from envace_lite.experiments import plots
+from envace_lite.experiments.bench import (
     GROUP_SIZE,
     frames,
     growth_cell,
@@ -18,12 +18,12 @@ from envace_lite.bench import (
     ratios_table,
     spread,
 )
-from envace_lite.chat import GIVEN
-from envace_lite.domains import Task
-from envace_lite.peers import TrlSteps, generate_rollout
-from envace_lite.policy import Policy
+from envace_lite.experiments.peers import TrlSteps, generate_rollout
+from envace_lite.model.chat import GIVEN
+from envace_lite.model.policy import Policy
 from envace_lite.rollout import rollout
 from envace_lite.train import TrainConfig
+from envace_lite.world import Task
 
 Lessons = list[tuple[Task, list[dict[str, Any]]]]
 
@@ -142,7 +142,7 @@ def test_the_profile_is_of_rollout_and_update(tiny: Policy) -> None:
 @pytest.mark.long
 def test_a_step_of_trl(apt: Policy, lessons: Lessons) -> None:
     pytest.importorskip("trl")
-    from envace_lite.policy import with_lora
+    from envace_lite.model.policy import with_lora
 
     steps = TrlSteps(
         with_lora(apt), [task for task, _ in lessons], TrainConfig(steps=2, prompts=4, group_size=2)

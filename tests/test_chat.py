@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envace_lite.chat import ACT, GIVEN, REHEARSE, Chat, VocabularyError, build_tokenizer, vocabulary
-from envace_lite.domains import DOMAINS, Domain
-from envace_lite.domains.script import as_messages, play
-from envace_lite.policy import CONTEXT
+from envace_lite.model.chat import ACT, GIVEN, REHEARSE, Chat, VocabularyError, build_tokenizer, vocabulary
+from envace_lite.model.policy import CONTEXT
+from envace_lite.pretraining.traces import RECIPES, Retelling, draw_script_for_trace
 from envace_lite.rollout import HORIZON, LONGEST_MESSAGE
-from envace_lite.tools import ToolCall
-from envace_lite.traces import RECIPES, Retelling, draw_script_for_trace
+from envace_lite.world import DOMAINS, Domain
+from envace_lite.world.request import as_messages, play
+from envace_lite.world.tools import ToolCall
 from helpers import CHAT, EVERY_DOMAIN, conversation, some_tasks
 
 RETAIL, FUNCTIONS = DOMAINS["retail"].tools, DOMAINS["functions"].tools

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from envace_lite.checks import NO_PREDICTION, NOT_YET, check, reveal
+from envace_lite.course.checks import NO_PREDICTION, NOT_YET, check, reveal
 
 EMPTY = [None, "", "  ", ..., float("nan")]
 

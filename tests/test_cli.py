@@ -20,15 +20,17 @@ import torch
 import typer.main
 from typer.testing import CliRunner
 
-from envace_lite import cli, paths, study
-from envace_lite.chat import build_tokenizer, vocabulary
-from envace_lite.domains import DOMAINS, Domain, Task, draw
+from envace_lite import cli, paths
 from envace_lite.evaluate import METRICS
-from envace_lite.policy import Policy, load_policy, new_policy
-from envace_lite.pretrain import BASES, Phase, PretrainConfig
-from envace_lite.records import write_record
-from envace_lite.study import ARMS
+from envace_lite.experiments import arms
+from envace_lite.experiments.arms import ARMS
+from envace_lite.experiments.records import write_record
+from envace_lite.model.chat import build_tokenizer, vocabulary
+from envace_lite.model.policy import Policy, load_policy, new_policy
+from envace_lite.pretraining import imitate
+from envace_lite.pretraining.imitate import BASES, Phase, PretrainConfig
 from envace_lite.train import TrainConfig
+from envace_lite.world import DOMAINS, Domain, Task, draw, shipped
 from helpers import EVERY_SPLIT, splits
 
 Lessons = list[tuple[Task, list[dict[str, Any]]]]
@@ -100,7 +102,8 @@ def few_tasks(lessons: Lessons, monkeypatch: pytest.MonkeyPatch) -> None:
     def chosen(domains: Any, split: str, limit: int | None = None) -> list[Task]:
         return [task for name in domains for task in tasks if task.domain == name][:limit]
 
-    monkeypatch.setattr(study, "shipped_tasks", chosen)
+    for module in (arms, shipped):
+        monkeypatch.setattr(module, "shipped_tasks", chosen)
 
 
 @pytest.fixture
@@ -353,8 +356,8 @@ def pretend(monkeypatch: pytest.MonkeyPatch, tiny: Policy) -> list[str]:
         trained.append(config.phases[-1].recipe)
         return tiny, {}
 
-    monkeypatch.setattr(study, "run_arm", run_arm)
-    monkeypatch.setattr(sys.modules["envace_lite.pretrain"], "pretrain", pretrain)
+    monkeypatch.setattr(arms, "run_arm", run_arm)
+    monkeypatch.setattr(imitate, "pretrain", pretrain)
     return trained
 
 
@@ -428,7 +431,7 @@ def test_an_interrupt_says_how_to_go_on(
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(study, "run_arm", interrupt)
+    monkeypatch.setattr(arms, "run_arm", interrupt)
     is_one_line(envace("train", "--policy", folder), "interrupted", "the same command continues")
 
 
@@ -440,7 +443,7 @@ def test_a_mistake_of_our_own_is_not_hidden(
     def fail(*_: Any, **__: Any) -> None:
         raise KeyError("totals")
 
-    monkeypatch.setattr(study, "run_arm", fail)
+    monkeypatch.setattr(arms, "run_arm", fail)
     with pytest.raises(KeyError):
         envace("train", "--policy", folder)
 
@@ -568,7 +571,7 @@ def test_a_base_is_made_and_recorded(envace: Envace, tmp_path: Path, monkeypatch
         phases = tuple(replace(phase, steps=8, requests=8, batch=2) for phase in phases)
         return PretrainConfig(phases, seed, per_request=1, width=32, layers=1)
 
-    monkeypatch.setattr(sys.modules["envace_lite.pretrain"], "PretrainConfig", small)
+    monkeypatch.setattr(imitate, "PretrainConfig", small)
     done = envace("pretrain", "--recipe", "uncertain", "--seed", "3", "--out", tmp_path / "base")
     assert done.code == 0
     record = json.loads((paths.RUNS / "pretrain-uncertain-3.json").read_text(encoding="utf-8"))

@@ -18,9 +18,10 @@ from nbformat.v4 import new_code_cell
 
 import course
 import lint_notebooks as linter
-from envace_lite import grpo, minutes, paths
-from envace_lite.chat import REHEARSE
-from envace_lite.policy import Policy, with_lora
+from envace_lite import grpo, paths
+from envace_lite.course import timing
+from envace_lite.model.chat import REHEARSE
+from envace_lite.model.policy import Policy, with_lora
 from envace_lite.rehearsal.episode import Episode
 from envace_lite.rehearsal.private import PrivateRehearsal
 from envace_lite.reward import task_success
@@ -230,7 +231,7 @@ def test_each_notebook_takes_less_than_three_minutes() -> None:
     """By the recorded times on two cores; `envace minutes` records them."""
     record = json.loads((paths.RUNS / "notebooks.json").read_text(encoding="utf-8"))
     assert list(record["seconds"]) == [path.stem for path in course.COURSE]
-    assert max(record["seconds"].values()) < minutes.LIMIT
+    assert max(record["seconds"].values()) < timing.LIMIT
     assert sum(record["seconds"].values()) < 15 * 60
     assert record["cores"] == 2
 
@@ -246,11 +247,11 @@ def test_times_are_measured_and_a_failing_notebook_is_named(tmp_path: Path, monk
     nbformat.write(notebook, right)
     notebook.cells[0].source = "print(1 + 2)"
     nbformat.write(notebook, wrong)
-    record = minutes.measure([right], command="envace minutes")
+    record = timing.measure([right], command="envace minutes")
     assert 0 < record["seconds"]["right"] < 60
-    assert "| `right` |" in minutes.minutes_table([record])
-    with pytest.raises(minutes.NotebookError, match=r"wrong\.ipynb fails its check"):
-        minutes.measure([right, wrong], command="envace minutes")
+    assert "| `right` |" in timing.minutes_table([record])
+    with pytest.raises(timing.NotebookError, match=r"wrong\.ipynb fails its check"):
+        timing.measure([right, wrong], command="envace minutes")
 
 
 TRAINS = {

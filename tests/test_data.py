@@ -18,16 +18,19 @@ import torch
 import typer.main
 
 import envace_lite
-from envace_lite import cli, installs, paths, study, texts
-from envace_lite.chat import vocabulary
-from envace_lite.deliberate import digest
-from envace_lite.demo import DEMO_CONFIG
-from envace_lite.domains import DOMAINS, Task, load_tasks
-from envace_lite.domains.draw import prompt_of
-from envace_lite.policy import Policy, load_policy
-from envace_lite.pretrain import BASES, PretrainConfig
-from envace_lite.tools import World, parse_calls
+from envace_lite import cli, paths
+from envace_lite.cli import texts
+from envace_lite.course import installs
+from envace_lite.experiments import arms
+from envace_lite.experiments.deliberate import digest
+from envace_lite.experiments.demo import DEMO_CONFIG
+from envace_lite.model.chat import vocabulary
+from envace_lite.model.policy import Policy, load_policy
+from envace_lite.pretraining.imitate import BASES, PretrainConfig
 from envace_lite.train import TrainConfig
+from envace_lite.world import DOMAINS, Task, load_tasks
+from envace_lite.world.draw import prompt_of
+from envace_lite.world.tools import World, parse_calls
 from helpers import CHAT, EVERY_SPLIT, copied
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -189,7 +192,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def test_there_are_records() -> None:
-    assert len(study.load_records()) == len(RECORDS) > 0
+    assert len(arms.load_records()) == len(RECORDS) > 0
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
@@ -240,7 +243,7 @@ def test_recorded_demos_are_the_demo() -> None:
 def test_a_recorded_training_is_what_its_command_says() -> None:
     for record in trainings():
         name, options = record["name"], parsed(record["command"])
-        way = study.ARMS[options["arm"]]
+        way = arms.ARMS[options["arm"]]
         config = replace(TrainConfig(steps=options["steps"], seed=options["seed"]), **dict(way.changes))
         assert record["config"] == asdict(config), name
         assert (record["arm"], record["title"]) == (options["arm"], way.title), name
@@ -348,7 +351,7 @@ def test_every_command_line_of_the_readme_is_understood() -> None:
     lines = [part.strip() for line in block.splitlines() for part in line.split("#")[0].split("&&")]
     for line in filter(None, lines):
         options = parsed(line)
-        assert options.get("arm", "rehearsal") in study.ARMS
+        assert options.get("arm", "rehearsal") in arms.ARMS
         assert options.get("domain") in {None, "all", *DOMAINS}
         assert options.get("recipe", "uncertain") in BASES
 

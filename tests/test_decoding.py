@@ -7,9 +7,9 @@ from random import Random
 import pytest
 import torch
 
-from envace_lite.attention import FAMILIES, Seats
-from envace_lite.decoding import Decoder, sample
-from envace_lite.policy import new_policy
+from envace_lite.model.decoding import Decoder, sample
+from envace_lite.model.policy import new_policy
+from envace_lite.model.shared_prefix import FAMILIES, Seats
 
 POLICY = new_policy(width=32, layers=2)
 PROMPTS = [[9, 10, 11, 12, 13, 14], [20, 21], [30, 31, 32, 33]]

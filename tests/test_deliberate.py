@@ -13,19 +13,28 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from envace_lite import cli, deliberate, paths, plots, study
-from envace_lite.deliberate import METRICS, as_frame, run_deliberate, summary, tell_apart
-from envace_lite.deliberation import AFTER, curve, gains, misled_table, short_table, table, tables
-from envace_lite.domains import TRAP, Task
+from envace_lite import cli, paths
 from envace_lite.evaluate import deploy
-from envace_lite.policy import Policy
-from envace_lite.records import RecordError
+from envace_lite.experiments import arms, deliberate, plots
+from envace_lite.experiments.arms import load_records
+from envace_lite.experiments.deliberate import METRICS, as_frame, run_deliberate, summary, tell_apart
+from envace_lite.experiments.deliberate_tables import (
+    AFTER,
+    curve,
+    gains,
+    misled_table,
+    short_table,
+    table,
+    tables,
+)
+from envace_lite.experiments.records import RecordError
+from envace_lite.model.policy import Policy
 from envace_lite.rehearsal import scorers
 from envace_lite.rehearsal.episode import Episode, Plain
 from envace_lite.rehearsal.scorers import CONTENT
 from envace_lite.rehearsal.ways import CONTROLS, METHODS, USUAL, make
 from envace_lite.reward import task_success
-from envace_lite.study import load_records
+from envace_lite.world import TRAP, Task
 
 QUICK = partial(scorers.fit_verdict, steps=2)
 """A verdict that has hardly learned anything."""
@@ -40,7 +49,7 @@ def few_tasks(lessons: Lessons, monkeypatch: pytest.MonkeyPatch) -> None:
     def chosen(domains: Sequence[str], split: str, limit: int | None = None) -> list[Task]:
         return [task for task in tasks if task.domain in domains][:limit]
 
-    monkeypatch.setattr(study, "shipped_tasks", chosen)
+    monkeypatch.setattr(arms, "shipped_tasks", chosen)
     monkeypatch.setattr(deliberate, "shipped_tasks", chosen)
     for module in (scorers, deliberate):
         monkeypatch.setattr(module, "fit_verdict", QUICK)

@@ -9,7 +9,6 @@ from random import Random
 import pandas as pd
 import pytest
 
-from envace_lite.domains import TRAP, Domain
 from envace_lite.fidelity import (
     MUTATIONS,
     ProbePair,
@@ -23,7 +22,8 @@ from envace_lite.fidelity import (
     probe_pairs,
     rules,
 )
-from envace_lite.tools import ToolResponse
+from envace_lite.world import TRAP, Domain
+from envace_lite.world.tools import ToolResponse
 from helpers import EVERY_DOMAIN, splits
 
 every_domain = pytest.mark.parametrize("domain", EVERY_DOMAIN, ids=lambda domain: domain.name)

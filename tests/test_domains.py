@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from envace_lite import paths
-from envace_lite.chat import vocabulary
-from envace_lite.domains import (
+from envace_lite.model.chat import vocabulary
+from envace_lite.pretraining.traces import RECIPES, draw_script_for_trace
+from envace_lite.world import (
     DOMAINS,
     Domain,
     Task,
@@ -24,9 +25,8 @@ from envace_lite.domains import (
     load_tasks,
     save_tasks,
 )
-from envace_lite.domains.draw import SPLITS, draw_tasks, prompt_of
-from envace_lite.tools import MAX_VALUE, ToolCall, ToolError, ToolResponse, parse_calls
-from envace_lite.traces import RECIPES, draw_script_for_trace
+from envace_lite.world.draw import SPLITS, draw_tasks, prompt_of
+from envace_lite.world.tools import MAX_VALUE, ToolCall, ToolError, ToolResponse, parse_calls
 from helpers import EVERY_DOMAIN, EVERY_SPLIT, carried_out, find_task, open_session, planned_calls, splits
 
 every_domain = pytest.mark.parametrize("domain", EVERY_DOMAIN, ids=lambda domain: domain.name)

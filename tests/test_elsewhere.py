@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch.nn.modules import module as hooks
 
-from envace_lite.decoding import sample
-from envace_lite.policy import Policy
+from envace_lite.model.decoding import sample
+from envace_lite.model.policy import Policy
 
 FOLDER = Path(__file__).parent / "elsewhere"
 

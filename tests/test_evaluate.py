@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from envace_lite.domains import Task
 from envace_lite.evaluate import METRICS, Report, deploy, evaluate, rank_agreement, rehearsed_alone
 from envace_lite.fidelity.pairs import GROUNDINGS
-from envace_lite.policy import Policy
-from envace_lite.tools import parse_calls
+from envace_lite.model.policy import Policy
+from envace_lite.world import Task
+from envace_lite.world.tools import parse_calls
 from helpers import carried_out, find_task, planned_calls, scripted, splits
 
 Lessons = list[tuple[Task, list[dict[str, Any]]]]

@@ -10,8 +10,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from envace_lite.domains import Domain, Task
-from envace_lite.domains.families import MONTH_LENGTHS
 from envace_lite.evaluate import Report
 from envace_lite.fidelity import (
     MUTATIONS,
@@ -29,8 +27,10 @@ from envace_lite.fidelity import (
     same_decisions,
 )
 from envace_lite.fidelity import report as fidelity_report
-from envace_lite.policy import Policy
-from envace_lite.tools import ToolResponse
+from envace_lite.model.policy import Policy
+from envace_lite.world import Domain, Task
+from envace_lite.world.families import MONTH_LENGTHS
+from envace_lite.world.tools import ToolResponse
 from helpers import (
     CHAT,
     EVERY_DOMAIN,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import socket
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -25,51 +27,26 @@ PACKAGE = ROOT / "envace_lite"
 
 FLOORS = [
     "interrupts",
-    "paths",
-    "tools",
-    "domains",
-    "judge",
-    "chat",
-    "attention",
-    "policy",
-    "checkpoint",
-    "traces",
-    "pretrain",
-    "decoding",
-    "hub",
+    "world",
+    "model",
+    "fidelity",
     "rollout",
     "reward",
     "grpo",
     "train",
-    "rehearsal",
-    "fidelity",
     "evaluate",
-    "records",
-    "study",
-    "tables",
-    "simpler",
-    "deliberate",
-    "deliberation",
-    "plots",
-    "pages",
-    "steps",
-    "widgets",
-    "checks",
-    "assignments",
-    "question",
-    "grading",
-    "site",
-    "minutes",
-    "installs",
-    "demo",
-    "peers",
-    "bench",
-    "texts",
+    "rehearsal",
+    "pretraining",
+    "experiments",
+    "course",
     "cli",
 ]
-"""The modules of the library from the ground up. A module imports only from those before it."""
+"""The entries of the library from the ground up. Each imports only from those before it."""
 
-SHOWS = {"plots", "widgets", "demo", "cli"}
+MOST_PAIRS = 60
+"""At most so many pairs of entries of which one imports the other."""
+
+SHOWS = ("experiments.plots", "experiments.demo", "course.widgets", "cli")
 """The modules that may load a display library when they are imported."""
 
 DISPLAY = {"matplotlib", "ipywidgets"}
@@ -215,7 +192,7 @@ def test_every_runtime_dependency_is_used() -> None:
 
 
 def floor_of(path: Path) -> str:
-    """The module, or the package of modules, that a file of the library belongs to."""
+    """The entry of the library that a file belongs to: a module, or a package of modules."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
@@ -265,16 +242,16 @@ def test_modules_import_only_downwards(path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "text", "problem"),
     [
-        ("chat.py", "from envace_lite.train import train", "chat imports train, which is above it"),
-        ("chat.py", "import envace_lite.train", "chat imports train"),
-        ("chat.py", "from envace_lite import train", "chat imports train"),
-        ("chat.py", "from . import train", "chat imports train"),
-        ("chat.py", "def later():\n    from .train import train", "chat.py:2: chat imports train"),
-        ("chat.py", "from envace_lite import Tool", "imports Tool, which is on no floor"),
-        ("chat.py", "import envace_lite", "imports the package itself"),
-        ("chat.py", "from .chat import render", "chat imports itself"),
-        ("domains/shop.py", "from ..chat import render", "domains imports chat"),
-        ("domains/shop.py", "from envace_lite.chat import render", "domains imports chat"),
+        ("grpo.py", "from envace_lite.train import train", "grpo imports train, which is above it"),
+        ("grpo.py", "import envace_lite.train", "grpo imports train"),
+        ("grpo.py", "from envace_lite import train", "grpo imports train"),
+        ("grpo.py", "from . import train", "grpo imports train"),
+        ("grpo.py", "def later():\n    from .train import train", "grpo.py:2: grpo imports train"),
+        ("grpo.py", "from envace_lite import Tool", "imports Tool, which is on no floor"),
+        ("grpo.py", "import envace_lite", "imports the package itself"),
+        ("grpo.py", "from .grpo import clipped_loss", "grpo imports itself"),
+        ("world/shop.py", "from ..model.chat import render", "world imports model"),
+        ("world/shop.py", "from envace_lite.model.chat import render", "world imports model"),
         ("nowhere.py", "", "nowhere is on no floor"),
     ],
 )
@@ -287,14 +264,65 @@ def test_an_upward_import_is_found(module: str, text: str, problem: str) -> None
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        ("chat.py", "import torch\nfrom envace_lite.tools import Tool\nfrom .domains.shop import Shop"),
-        ("cli/app.py", "from envace_lite import __version__, train"),
-        ("domains/shop.py", "from .base import Domain\nfrom ..tools import Tool\nfrom . import base"),
-        ("domains/shop.py", "from envace_lite.domains.base import Domain"),
+        ("grpo.py", "import torch\nfrom envace_lite.world.tools import Tool\nfrom .world.shop import Shop"),
+        ("cli/shared.py", "from envace_lite import __version__, train"),
+        ("world/shop.py", "from .task import Domain\nfrom ..world.tools import Tool\nfrom . import task"),
+        ("world/shop.py", "from envace_lite.world.task import Domain"),
     ],
 )
 def test_a_downward_import_passes(module: str, text: str) -> None:
     assert floor_problems(text, PACKAGE / module, FLOORS) == []
+
+
+def pairs_of_entries() -> set[tuple[str, str]]:
+    """Each pair of entries of which the first imports the second, however often."""
+    pairs = set()
+    for path in library():
+        own = floor_of(path)
+        if own in FLOORS:
+            found = imports_within(ast.parse(path.read_text(encoding="utf-8")), path)
+            pairs |= {(own, name.split(".")[0]) for _, name in found}
+    return {(own, target) for own, target in pairs if target in FLOORS and target != own}
+
+
+def test_the_house_is_small_enough_to_draw() -> None:
+    assert len(FLOORS) + 1 <= 16  # and the package itself
+    assert len(pairs_of_entries()) <= MOST_PAIRS
+
+
+def dotted(path: Path) -> str:
+    """The dotted name of a file within the library; "" for the package itself."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def module_graph() -> dict[str, set[str]]:
+    """For each module of the library those that it imports.
+
+    `from package import name` imports a module of that name if there is one, and else from the package itself.
+    """
+    files = {dotted(path): path for path in library() if dotted(path)}
+    graph = {}
+    for module, path in files.items():
+        names = {name for _, name in imports_within(ast.parse(path.read_text(encoding="utf-8")), path)}
+        graph[module] = {n if n in files else n.rpartition(".")[0] for n in names} - {"", module}
+    return graph
+
+
+def test_no_modules_import_in_a_circle() -> None:
+    graph = module_graph()
+    assert list(TopologicalSorter(graph).static_order())
+    with pytest.raises(CycleError):
+        TopologicalSorter({**graph, "world.tools": {"world.task"}}).prepare()
+
+
+def test_no_public_name_hides_a_module() -> None:
+    """`import envace_lite.train` gives the module; the same holds within each package."""
+    for path in library():
+        package, _, name = f"envace_lite.{dotted(path)}".rpartition(".")
+        if dotted(path) and name != "__main__":
+            module = importlib.import_module(f"{package}.{name}")
+            assert getattr(importlib.import_module(package), name) is module
 
 
 def test_contributing_lists_the_same_floors() -> None:
@@ -321,7 +349,8 @@ def loaded_at_import(tree: ast.AST) -> set[str]:
 
 @pytest.mark.parametrize("path", library(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_only_the_display_modules_load_a_display_library(path: Path) -> None:
-    if floor_of(path) not in SHOWS:
+    module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+    if not module.startswith(SHOWS):
         assert loaded_at_import(ast.parse(path.read_text(encoding="utf-8"))) & DISPLAY == set()
 
 

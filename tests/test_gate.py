@@ -12,10 +12,10 @@ import transformers
 from packaging.version import Version
 
 import envace_lite
-from envace_lite.policy import Policy
+from envace_lite.model.policy import Policy
 from envace_lite.rehearsal import Decision, Gate, ImaginedCall
 from envace_lite.rehearsal.private import rehearser
-from envace_lite.tools import ToolCall, ToolResponse
+from envace_lite.world.tools import ToolCall, ToolResponse
 from helpers import conversation, find_task, open_session, planned_calls, scripted
 
 

@@ -14,9 +14,10 @@ import pytest
 from nbformat.v4 import new_code_cell
 from typer.testing import CliRunner
 
-from envace_lite import cli, grading, minutes, paths
-from envace_lite.assignments import Assignment, Part, masters
-from envace_lite.grading import (
+from envace_lite import cli, paths
+from envace_lite.course import grading, timing
+from envace_lite.course.assignments import Assignment, Part, masters
+from envace_lite.course.grading import (
     SubmissionError,
     feedback,
     grade_folder,
@@ -25,8 +26,8 @@ from envace_lite.grading import (
     read_submission,
     submissions,
 )
-from envace_lite.minutes import check, crowd, grade_solved
-from envace_lite.records import read_record
+from envace_lite.course.timing import check, crowd, grade_solved
+from envace_lite.experiments.records import read_record
 
 ADVANTAGES: Assignment = next(a for a in masters() if a.name == "role_advantages")
 SOLVED = {part.name: part.solved for part in ADVANTAGES.parts if part.kind == "solution"}
@@ -125,10 +126,8 @@ def test_a_notebook_passes_its_check_in_a_crowd() -> None:
 
 def test_a_crowd_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "RUNS", tmp_path)
-    monkeypatch.setattr(
-        minutes, "PARTS", {"a loop": lambda: grade_question({"c": "sum(range(10**6))"}, TEST)}
-    )
-    record = minutes.measure_crowd(3, command="envace minutes --crowd 3")
+    monkeypatch.setattr(timing, "PARTS", {"a loop": lambda: grade_question({"c": "sum(range(10**6))"}, TEST)})
+    record = timing.measure_crowd(3, command="envace minutes --crowd 3")
     measured = record["seconds"]["a loop"]
     assert measured["ratio"] == round(measured["in a crowd"] / measured["alone"], 2)
     assert read_record(tmp_path / "crowd.json")["config"] == {"busy_processes": 3}
@@ -136,7 +135,7 @@ def test_a_crowd_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_crowd_goes_with_the_one_who_called_it() -> None:
     """Ten processes that spin forever would be a nuisance."""
-    spin = f"subprocess.Popen([sys.executable, '-c', {minutes.SPIN!r}, str(os.getpid())])"
+    spin = f"subprocess.Popen([sys.executable, '-c', {timing.SPIN!r}, str(os.getpid())])"
     code = f"import os, subprocess, sys, time\n{spin}\ntime.sleep(1)\nos.kill(os.getpid(), 9)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout

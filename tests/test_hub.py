@@ -11,11 +11,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from envace_lite import cli, paths
-from envace_lite.decoding import Prompt
 from envace_lite.fidelity import probe_pairs, report
-from envace_lite.hub import INSTRUCTION, ChatModel
-from envace_lite.policy import Policy, PolicyError
-from envace_lite.study import load_model
+from envace_lite.model.decoding import Prompt
+from envace_lite.model.hub import INSTRUCTION, ChatModel, load_model
+from envace_lite.model.policy import Policy, PolicyError
 from helpers import copied, splits
 
 TEMPLATE = """

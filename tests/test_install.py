@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 import floors
-from envace_lite import installs, paths
-from envace_lite.records import read_records, record_files, write_record
+from envace_lite import paths
+from envace_lite.course import installs
+from envace_lite.experiments.records import read_records, record_files, write_record
 
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = ["base", "rehearsed", "runs", "tasks"]

@@ -21,10 +21,10 @@ from typing import IO, Any
 
 import pytest
 
-from envace_lite.checkpoint import CheckpointError, claimed, load_state, replacing, save_state
-from envace_lite.domains import Task, save_tasks
-from envace_lite.policy import Policy, PolicyError, load_policy
-from envace_lite.records import RecordError, read_record, write_record
+from envace_lite.experiments.records import RecordError, read_record, write_record
+from envace_lite.model.checkpoint import CheckpointError, claimed, load_state, replacing, save_state
+from envace_lite.model.policy import Policy, PolicyError, load_policy
+from envace_lite.world import Task, save_tasks
 from helpers import copied, same_weights, weights
 
 Lessons = list[tuple[Task, list[dict[str, Any]]]]
@@ -326,7 +326,7 @@ def test_a_second_process_is_refused(tiny_runs: Tiny, kind: str, whole: Any, tmp
 def test_a_claim_is_of_one_thread_and_may_be_nested(tmp_path: Path) -> None:
     with claimed(tmp_path), claimed(tmp_path):
         pass
-    code = f"from envace_lite.checkpoint import claimed\nwith claimed({str(tmp_path)!r}): pass"
+    code = f"from envace_lite.model.checkpoint import claimed\nwith claimed({str(tmp_path)!r}): pass"
     from concurrent.futures import ThreadPoolExecutor
 
     with claimed(tmp_path), ThreadPoolExecutor(1) as pool:

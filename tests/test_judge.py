@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from envace_lite.domains import Domain, Task
-from envace_lite.judge import BROKEN, DONE, OPEN, judge
-from envace_lite.tools import ToolCall
+from envace_lite.world import Domain, Task
+from envace_lite.world.tools import ToolCall
+from envace_lite.world.verifier import BROKEN, DONE, OPEN, judge
 from helpers import EVERY_DOMAIN, conversation, find_task, some_tasks, splits
 
 every_domain = pytest.mark.parametrize("domain", EVERY_DOMAIN, ids=lambda domain: domain.name)

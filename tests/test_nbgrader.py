@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from envace_lite.assignments import FOLDER, Assignment, masters
-from envace_lite.grading import grade_submission
+from envace_lite.course.assignments import FOLDER, Assignment, masters
+from envace_lite.course.grading import grade_submission
 
 pytestmark = [
     pytest.mark.long,

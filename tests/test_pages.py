@@ -21,13 +21,14 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from PIL import Image
 
-from envace_lite import demo, pages, paths, plots
-from envace_lite.domains import Task
+from envace_lite import paths
 from envace_lite.evaluate import METRICS, evaluate
-from envace_lite.fidelity import compare, probe_pairs, rehearse
-from envace_lite.pages import mark_difference, side_by_side, worst_first, write_page
-from envace_lite.policy import Policy, load_policy
+from envace_lite.experiments import demo, plots
+from envace_lite.fidelity import compare, pages, probe_pairs, rehearse
+from envace_lite.fidelity.pages import mark_difference, side_by_side, worst_first, write_page
+from envace_lite.model.policy import Policy, load_policy
 from envace_lite.train import TrainConfig
+from envace_lite.world import Task
 from helpers import copied
 
 Lessons = list[tuple[Task, list[dict[str, Any]]]]

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from envace_lite.chat import build_tokenizer, vocabulary
-from envace_lite.policy import Family, Policy, PolicyError, load_policy, new_policy, with_lora
+from envace_lite.model.chat import build_tokenizer, vocabulary
+from envace_lite.model.policy import Family, Policy, PolicyError, load_policy, new_policy, with_lora
 from helpers import CHAT, conversation, copied, find_task, same_weights, weights
 
 TASKS = [find_task("retail", "goal"), find_task("finance", "calls:3"), find_task("functions", "no_tool")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -14,12 +13,11 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from envace_lite.checkpoint import CheckpointError
-from envace_lite.domains.script import Script
-from envace_lite.policy import new_policy
-from envace_lite.pretrain import BASES, Phase, PretrainConfig, make_optimizers, pretrain, schedule
-from envace_lite.tools import ToolCall, ToolResponse, World
-from envace_lite.traces import (
+from envace_lite.model.checkpoint import CheckpointError
+from envace_lite.model.policy import new_policy
+from envace_lite.pretraining import imitate
+from envace_lite.pretraining.imitate import BASES, Phase, PretrainConfig, make_optimizers, pretrain, schedule
+from envace_lite.pretraining.traces import (
     RECIPES,
     Corpus,
     Recipe,
@@ -28,9 +26,10 @@ from envace_lite.traces import (
     draw_traces,
     make_corpus,
 )
+from envace_lite.world.request import Script
+from envace_lite.world.tools import ToolCall, ToolResponse, World
 from helpers import CHAT, EVERY_DOMAIN, same_weights, weights
 
-PRETRAIN = importlib.import_module("envace_lite.pretrain")
 SMALL = PretrainConfig(
     phases=(Phase("faithful", 16, 1e-2, 12, batch=2), Phase("uncertain", 56, 1e-2, 12, batch=2)),
     per_request=2,
@@ -205,7 +204,7 @@ def interrupted(config: PretrainConfig, folder: Path, steps: int, monkeypatch: p
         return corpus
 
     with monkeypatch.context() as patch:
-        patch.setattr(PRETRAIN, "make_corpus", stopping)
+        patch.setattr(imitate, "make_corpus", stopping)
         with pytest.raises(KeyboardInterrupt):
             pretrain(config, folder, workers=1)
 
@@ -235,7 +234,7 @@ def test_a_finished_base_is_not_made_again(
 ) -> None:
     config = replace(SMALL, phases=SMALL.phases[:1])
     first = make(config, tmp_path)
-    monkeypatch.setattr(PRETRAIN, "make_corpus", None)
+    monkeypatch.setattr(imitate, "make_corpus", None)
     again = make(config, tmp_path)
     assert same_weights(first[0], again[0])
     assert first[1] == again[1]

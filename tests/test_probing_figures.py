@@ -10,11 +10,11 @@ import pytest
 from matplotlib.colors import same_color
 from PIL import Image
 
-from envace_lite import plots
-from envace_lite.domains import DOMAINS
-from envace_lite.plots import COLOURS
-from envace_lite.simpler import CELLS, DIALS, REMEDY_CELLS, REWARD_CELLS, outcome
-from envace_lite.study import OBSERVED
+from envace_lite.experiments import plots
+from envace_lite.experiments.arms import OBSERVED
+from envace_lite.experiments.plots import COLOURS
+from envace_lite.experiments.trap import CELLS, DIALS, REMEDY_CELLS, REWARD_CELLS, outcome
+from envace_lite.world import DOMAINS
 
 
 def trap_record(cell: str, seed: int, recall: float) -> dict[str, Any]:

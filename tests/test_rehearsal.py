@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from envace_lite.chat import ACT, GIVEN
-from envace_lite.decoding import LONGEST_MESSAGE
-from envace_lite.domains import DOMAINS, Outcome, Session, Task, get_domain
 from envace_lite.evaluate import deploy
-from envace_lite.policy import Policy
+from envace_lite.model.chat import ACT, GIVEN
+from envace_lite.model.decoding import LONGEST_MESSAGE
+from envace_lite.model.policy import Policy
 from envace_lite.rehearsal import Entry, ImaginedCall, Ledger, imagining
 from envace_lite.rehearsal import episode as episodes_module
 from envace_lite.rehearsal.choice import Choice
@@ -32,7 +31,8 @@ from envace_lite.rehearsal.scorers import (
 )
 from envace_lite.reward import task_success
 from envace_lite.rollout import Execute, Rehearse, Trajectory, rollout
-from envace_lite.tools import ToolCall
+from envace_lite.world import DOMAINS, Outcome, Session, Task, get_domain
+from envace_lite.world.tools import ToolCall
 from helpers import (
     CHAT,
     Scripted,

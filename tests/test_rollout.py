@@ -23,10 +23,9 @@ from typing import Any
 import pytest
 import torch
 
-from envace_lite.chat import ACT, GIVEN, REHEARSE
-from envace_lite.decoding import complete
-from envace_lite.domains import Task
-from envace_lite.policy import CONTEXT, Family, Policy, with_lora
+from envace_lite.model.chat import ACT, GIVEN, REHEARSE
+from envace_lite.model.decoding import complete
+from envace_lite.model.policy import CONTEXT, Family, Policy, with_lora
 from envace_lite.rollout import (
     HORIZON,
     LONGEST_MESSAGE,
@@ -38,7 +37,8 @@ from envace_lite.rollout import (
     Trajectory,
     rollout,
 )
-from envace_lite.tools import ToolCall, ToolResponse
+from envace_lite.world import Task
+from envace_lite.world.tools import ToolCall, ToolResponse
 from helpers import CHAT, copied, find_task, planned_calls, real_exchanges, scripted, splits
 
 Lessons = list[tuple[Task, list[dict[str, Any]]]]

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from envace_lite import paths, simpler
-from envace_lite.domains import DOMAINS, TRAP, Task, get_domain
-from envace_lite.policy import Family, Policy, load_policy
+from envace_lite import paths
+from envace_lite.experiments import trap
+from envace_lite.experiments.arms import load_records
+from envace_lite.experiments.trap import CELLS, assess, few_examples, fidelity_term, run_cell, trap_table
+from envace_lite.model.policy import Family, Policy, load_policy
 from envace_lite.reward import REWARDS
-from envace_lite.simpler import CELLS, assess, few_examples, fidelity_term, run_cell, trap_table
-from envace_lite.study import load_records, shipped_tasks
 from envace_lite.train import Grounding, TrainConfig, train
+from envace_lite.world import DOMAINS, TRAP, Task, get_domain
+from envace_lite.world.shipped import shipped_tasks
 from helpers import CHAT, carried_out, copied, planned_calls, same_weights, weights
 
 # The domain ------------------------------------------------------------------------------------------------
@@ -119,9 +121,9 @@ def test_every_cell_names_what_exists(name: str) -> None:
 
 
 def test_the_remedies_differ_from_the_trap_in_one_thing() -> None:
-    trap = vars(CELLS["dial-0"])
+    usual = vars(CELLS["dial-0"])
     for name in ("few_examples", "fidelity_term", "hot"):
-        differing = {key for key, value in vars(CELLS[name]).items() if value != trap[key]} - {"title"}
+        differing = {key for key, value in vars(CELLS[name]).items() if value != usual[key]} - {"title"}
         assert len(differing) == 1, name
 
 
@@ -129,8 +131,8 @@ def test_the_remedies_differ_from_the_trap_in_one_thing() -> None:
 def somewhere(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(paths, "WORK", tmp_path / "work")
-    monkeypatch.setattr(simpler, "TRAINING_TASKS", 20)
-    monkeypatch.setattr(simpler, "TRAP_CONFIG", small(steps=2))
+    monkeypatch.setattr(trap, "TRAINING_TASKS", 20)
+    monkeypatch.setattr(trap, "TRAP_CONFIG", small(steps=2))
     monkeypatch.setattr(assess, "__kwdefaults__", None)
     monkeypatch.setattr(assess, "__defaults__", (12,))
 

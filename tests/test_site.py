@@ -14,7 +14,7 @@ from nbformat.v4 import new_notebook
 
 import course
 import lint_notebooks as linter
-from envace_lite import site
+from envace_lite.course import site
 
 every_notebook = pytest.mark.parametrize("path", course.COURSE, ids=lambda path: path.stem)
 
@@ -119,7 +119,7 @@ def test_a_changed_output_step_or_number_fails(tmp_path: Path) -> None:
     first, fourth = course.named("00"), course.named("04")
     starts = ("try:", "from envace_lite import TrainConfig", "base =", "tasks =", "[episode] = rollout(base")
     cells = [cell_starting(first, start) for start in starts]
-    loading = "from envace_lite.study import HEADLINE, load_records\n"
+    loading = "from envace_lite.experiments.arms import HEADLINE, load_records\n"
     loading += (
         cell_starting(fourth, "runs = ").source.replace("in records", "in load_records()").split("\n")[0]
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import json
 import math
@@ -20,23 +19,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from envace_lite import fidelity, paths, study
-from envace_lite.checkpoint import CheckpointError
-from envace_lite.domains import DOMAINS, Task, TaskFileError
+from envace_lite import fidelity, paths, train
 from envace_lite.evaluate import METRICS, evaluate
-from envace_lite.policy import Policy, new_policy
-from envace_lite.records import RecordError, versions, write_record
-from envace_lite.study import (
+from envace_lite.experiments import arms
+from envace_lite.experiments.arms import (
     ARMS,
     HEADLINE,
     OBSERVED,
     as_table,
     load_records,
     run_arm,
-    shipped_tasks,
     small_observer,
 )
-from envace_lite.tables import (
+from envace_lite.experiments.records import RecordError, versions, write_record
+from envace_lite.experiments.tables import (
     PROBED,
     demo_table,
     mean_interval,
@@ -46,10 +42,13 @@ from envace_lite.tables import (
     table,
     with_interval,
 )
+from envace_lite.model.checkpoint import CheckpointError
+from envace_lite.model.policy import Policy, new_policy
 from envace_lite.train import TrainConfig
+from envace_lite.world import DOMAINS, Task, TaskFileError
+from envace_lite.world.shipped import shipped_tasks
 from helpers import copied, find_task
 
-TRAIN = importlib.import_module("envace_lite.train")  # the package has a function of this name
 SMALL = TrainConfig(
     steps=5,
     prompts=4,
@@ -73,7 +72,7 @@ def few_tasks(lessons: Lessons, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def chosen(domains: Any, split: str, limit: int | None = None) -> list[Task]:
         return [task for name in domains for task in tasks if task.domain == name][:limit]
 
-    monkeypatch.setattr(study, "shipped_tasks", chosen)
+    monkeypatch.setattr(arms, "shipped_tasks", chosen)
     monkeypatch.setattr(paths, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(paths, "WORK", tmp_path / "work")
     return tasks
@@ -153,7 +152,7 @@ def test_a_run_is_recorded(apt: Policy, arm: str) -> None:
         assert set(record["probe"][split]["metrics"]) == set(fidelity.METRICS)
         assert set(record["probe"][split]["missing_rules"]) <= set(record["probe"][split]["rules"])
     assert returned == {key: value for key, value in record.items() if key in returned}
-    report = evaluate(trained, study.shipped_tasks(DOMAINS, "test"))
+    report = evaluate(trained, arms.shipped_tasks(DOMAINS, "test"))
     assert record["results"]["test"] == as_table(report)
 
 
@@ -174,7 +173,7 @@ def test_seeds_and_arms_differ(apt: Policy) -> None:
 @pytest.mark.parametrize("arm", list(ARMS))
 def test_every_arm_names_what_exists(arm: str) -> None:
     way = ARMS[arm]
-    assert way.reward in study.REWARDS
+    assert way.reward in arms.REWARDS
     replace(SMALL, **dict(way.changes))
     assert way.responder().environment_calls == 0
 
@@ -237,7 +236,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, place: str, after: int) -> None:
 
         return part
 
-    module = TRAIN if place in ("rollout", "update") else study
+    module = train if place in ("rollout", "update") else arms
     monkeypatch.setattr(module, place, interrupting(getattr(module, place)))
 
 
@@ -320,7 +319,7 @@ def test_a_run_is_not_continued_in_another_way(
     apt: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arm: str
 ) -> None:
     """The same configuration under another reward or responder is another run."""
-    monkeypatch.setattr(study, "evaluate_splits", lambda *_: {})
+    monkeypatch.setattr(arms, "evaluate_splits", lambda *_: {})
     run(apt, "rehearsal", steps=1)
     separate(apt, arm, tmp_path / "fresh", monkeypatch)
 
@@ -500,12 +499,12 @@ def test_ranks_are_recorded(apt: Policy, tiny: Policy, few_tasks: list[Task], tm
     for name, policy in (("apt", apt), ("tiny", tiny)):
         copied(policy).save(tmp_path / name)
     folders = {"apt": tmp_path / "apt", "tiny": tmp_path / "tiny"}
-    frame = study.record_ranks(folders, ["apt"], list(DOMAINS), 3, command="envace ranks")
+    frame = arms.record_ranks(folders, ["apt"], list(DOMAINS), 3, command="envace ranks")
     assert frame.loc["apt", "real"] == frame.loc["apt", "apt"] == 1.0
     assert frame.loc["tiny", "real"] == frame.loc["tiny", "apt"] == 0.0
     record = read(paths.RUNS / "ranks.json")
     assert record["kendall_tau"] == {"apt": 1.0}
-    text = ranks_table(study.load_records())
+    text = ranks_table(arms.load_records())
     assert "| apt | 1.000 | 1.000 |" in text
     assert "| Kendall's tau with the real order | - | 1.00 |" in text
     assert ranks_table([]) == ""

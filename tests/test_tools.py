@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envace_lite.domains import DOMAINS
-from envace_lite.tools import (
+from envace_lite.world import DOMAINS
+from envace_lite.world.tools import (
     MAX_VALUE,
     Tool,
     ToolCall,

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from envace_lite.chat import ACT, GIVEN, REHEARSE
-from envace_lite.domains.script import Script, Slips, play
-from envace_lite.tools import World
-from envace_lite.traces import RECIPES, Corpus, Retelling, draw_script_for_trace, make_corpus
+from envace_lite.model.chat import ACT, GIVEN, REHEARSE
+from envace_lite.pretraining.traces import RECIPES, Corpus, Retelling, draw_script_for_trace, make_corpus
+from envace_lite.world.request import Script, Slips, play
+from envace_lite.world.tools import World
 from helpers import CHAT, EVERY_DOMAIN
 
 

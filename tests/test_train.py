@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from envace_lite.chat import ACT, GIVEN, REHEARSE
-from envace_lite.checkpoint import CheckpointError, load_state, save_state
-from envace_lite.domains import Domain, Task
 from envace_lite.grpo import role_advantages
-from envace_lite.policy import Family, Policy, with_lora
+from envace_lite.model.chat import ACT, GIVEN, REHEARSE
+from envace_lite.model.checkpoint import CheckpointError, load_state, save_state
+from envace_lite.model.policy import Family, Policy, with_lora
 from envace_lite.rollout import Execute, Rehearse, Responder, Simulate, Trajectory, rollout
-from envace_lite.tools import Tool
 from envace_lite.train import TrainConfig, TrainLog, collect, learning_rate, metrics, train, update
+from envace_lite.world import Domain, Task
+from envace_lite.world.tools import Tool
 from helpers import copied, same_weights, splits, weights
 
 Lessons = list[tuple[Task, list[dict[str, Any]]]]

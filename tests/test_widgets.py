@@ -10,13 +10,21 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from envace_lite.chat import REHEARSE
-from envace_lite.domains import Task
+from envace_lite.course.steps import (
+    Decision,
+    Step,
+    chosen,
+    comparison_text,
+    rollout_steps,
+    step_html,
+    step_text,
+)
+from envace_lite.course.widgets import BudgetSlider, Readable, SideBySide, Stepper, TrainingPlot
 from envace_lite.fidelity import probe
-from envace_lite.policy import Policy
+from envace_lite.model.chat import REHEARSE
+from envace_lite.model.policy import Policy
 from envace_lite.rollout import Execute, Rehearse, Trajectory, rollout
-from envace_lite.steps import Decision, Step, chosen, comparison_text, rollout_steps, step_html, step_text
-from envace_lite.widgets import BudgetSlider, Readable, SideBySide, Stepper, TrainingPlot
+from envace_lite.world import Task
 from helpers import open_session, real_exchanges
 
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -65,7 +73,7 @@ def test_the_real_response_is_that_of_the_same_call(stepped: list[Step], episode
 def test_no_environment_is_asked_when_the_real_responses_are_not_wanted(
     episode: Trajectory, apt: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("envace_lite.steps.get_domain", lambda _: pytest.fail("asked"))
+    monkeypatch.setattr("envace_lite.course.steps.get_domain", lambda _: pytest.fail("asked"))
     assert not any(step.real for step in rollout_steps(episode, apt.chat, real=False))
 
 

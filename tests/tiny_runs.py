@@ -27,12 +27,15 @@ from typing import IO, Any
 
 import torch
 
-from envace_lite import cli, deliberate, interrupts, paths, simpler, study, texts
-from envace_lite.domains import Task, load_tasks
-from envace_lite.pretrain import Phase, PretrainConfig
+from envace_lite import cli, interrupts, paths
+from envace_lite.cli import texts
+from envace_lite.experiments import arms, deliberate, trap
+from envace_lite.pretraining import imitate
+from envace_lite.pretraining.imitate import Phase, PretrainConfig
 from envace_lite.reward import REWARDS
 from envace_lite.rollout import Trajectory
 from envace_lite.train import TrainConfig
+from envace_lite.world import Task, load_tasks
 
 TOO_LONG = 300
 """Seconds after which a run ends by itself, should its test be gone."""
@@ -68,12 +71,12 @@ def make_small() -> None:
     def run_arm(policy: Any, arm: str, seed: int, config: TrainConfig, **options: Any) -> Any:
         return original(policy, arm, seed, replace(TINY, steps=config.steps), **options)
 
-    original = study.run_arm
-    study.run_arm = run_arm  # type: ignore[assignment]
-    study.shipped_tasks = deliberate.shipped_tasks = few  # type: ignore[assignment]
-    sys.modules["envace_lite.pretrain"].PretrainConfig = pretraining  # type: ignore[attr-defined]
-    simpler.TRAP_CONFIG, simpler.TRAINING_TASKS = replace(TINY, lora_rank=0, lr=1e-3, steps=3), 8
-    simpler.assess.__defaults__ = (4,)
+    original = arms.run_arm
+    arms.run_arm = run_arm  # type: ignore[assignment]
+    arms.shipped_tasks = deliberate.shipped_tasks = few  # type: ignore[assignment]
+    imitate.PretrainConfig = pretraining  # type: ignore[attr-defined]
+    trap.TRAP_CONFIG, trap.TRAINING_TASKS = replace(TINY, lora_rank=0, lr=1e-3, steps=3), 8
+    trap.assess.__defaults__ = (4,)
     REWARDS["task_success"] = odd_length
     subprocess.Popen = Forked  # type: ignore[assignment, misc]
 

@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from envace_lite.cli.app import app
+from envace_lite.cli.shared import app
 
 # isort: off
 from envace_lite.cli import looking, training, comparing, course  # noqa: F401 (they add their commands, in this order)
@@ -17,14 +17,14 @@ __all__ = ["app", "main"]
 
 def main() -> None:
     """Entry point. Expected mistakes end with one line that says what to do, not with a traceback."""
-    from envace_lite.assignments import MasterError
-    from envace_lite.chat import VocabularyError
-    from envace_lite.checkpoint import CheckpointError
-    from envace_lite.domains import TaskFileError, UnknownDomain
+    from envace_lite.course.assignments import MasterError
+    from envace_lite.experiments.records import RecordError
     from envace_lite.interrupts import done, interrupted
-    from envace_lite.paths import CheckoutError
-    from envace_lite.policy import PolicyError
-    from envace_lite.records import RecordError
+    from envace_lite.model.chat import VocabularyError
+    from envace_lite.model.checkpoint import CheckpointError
+    from envace_lite.model.policy import PolicyError
+    from envace_lite.world import TaskFileError, UnknownDomain
+    from envace_lite.world.paths import CheckoutError
 
     torch.set_num_threads(1)  # the workers are the parallelism
     try:

@@ -7,15 +7,8 @@ from typing import Annotated
 
 import typer
 
-from envace_lite import paths
-from envace_lite.cli.app import (
-    Domains,
-    Seed,
-    app,
-    command_line,
-    domain_names,
-    split_name,
-)
+from envace_lite.cli.shared import Domains, Seed, app, command_line, domain_names, split_name
+from envace_lite.world import paths
 
 
 @app.command()
@@ -28,7 +21,7 @@ def ranks(
     limit: Annotated[int | None, typer.Option(help="Test tasks of each domain.")] = 100,
 ) -> None:
     """Does a rehearsed world rank policies as the real one does? Written to data/runs/ranks.json."""
-    from envace_lite.study import record_ranks
+    from envace_lite.experiments.arms import record_ranks
 
     folders = {}
     for entry in policy:
@@ -66,9 +59,9 @@ def deliberate(
     The ways: plain, greedy, parallel, likelihood, no_errors, verdict, judged, sequential, write, vote, judged_vote,
     refine, scratch. An interrupted study is continued by the same command.
     """
-    from envace_lite import deliberate as study
-    from envace_lite.deliberation import curve
-    from envace_lite.policy import load_policy
+    from envace_lite.experiments import deliberate as study
+    from envace_lite.experiments.deliberate_tables import curve
+    from envace_lite.model.policy import load_policy
     from envace_lite.rehearsal.ways import METHODS, USUAL
 
     names = methods.split(",") if methods else list(USUAL)
@@ -100,7 +93,7 @@ def deliberate(
             frame = curve(records[-1], "real_success", kind=kind)
             print(f"\n{name}, {kind}, real success\n{frame.round(3).to_string(index=False)}")
     if figure:
-        from envace_lite import plots
+        from envace_lite.experiments import plots
 
         plots.save(
             plots.deliberation(records),
@@ -120,9 +113,9 @@ def bench(
 
     With TRL installed (`pip install -e ".[bench]"`) a training step is compared with that of its GRPOTrainer.
     """
-    from envace_lite import bench as measure
-    from envace_lite.policy import load_policy
-    from envace_lite.records import write_record
+    from envace_lite.experiments import bench as measure
+    from envace_lite.experiments.records import write_record
+    from envace_lite.model.policy import load_policy
 
     if profile:
         for name, frame in measure.profile(load_policy(paths.BASE)).items():
@@ -133,7 +126,7 @@ def bench(
         print(f"\n{name}\n{frame.to_string(index=False)}")
     write_record("bench", {"kind": "bench", "command": command_line(), "seed": 0, "result": result})
     if figure and growth:
-        from envace_lite import plots
+        from envace_lite.experiments import plots
 
         plots.save(
             plots.speed(result),
@@ -152,10 +145,10 @@ def report(
     ] = None,
 ) -> None:
     """Tables with means and 95 % intervals over the seeds, made from the records in data/runs alone."""
-    from envace_lite.domains import DOMAINS
-    from envace_lite.study import load_records
-    from envace_lite.tables import table
-    from envace_lite.texts import fill
+    from envace_lite.cli.texts import fill
+    from envace_lite.experiments.arms import load_records
+    from envace_lite.experiments.tables import table
+    from envace_lite.world import DOMAINS
 
     records = load_records()
     for text in write or ():
@@ -167,7 +160,7 @@ def report(
         frame = table(records, split=split, domain=domain)
         print(f"\n{split}, {domain}\n" + (frame.to_string() if len(frame) else "no recorded runs"))
     if figures:
-        from envace_lite import plots
+        from envace_lite.experiments import plots
 
         drawn = plots.draw_all(records, figures)
         print("\n".join(map(str, drawn)) or "no recorded runs that would suffice for a figure")

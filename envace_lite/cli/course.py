@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from envace_lite import paths
-from envace_lite.cli.app import app, command_line
+from envace_lite.cli.shared import app, command_line
+from envace_lite.world import paths
 
 
 @app.command()
 def assignments() -> None:
     """Make the student's copies, the solutions, the nbgrader sources and the rubric from the masters."""
-    from envace_lite.assignments import generate
+    from envace_lite.course.assignments import generate
 
     paths.need_checkout("envace assignments")
     for path in generate():
@@ -34,7 +34,7 @@ def grade(
 
     It runs the students' code with your rights.
     """
-    from envace_lite.grading import grade_folder
+    from envace_lite.course.grading import grade_folder
 
     paths.need_checkout("envace grade")
     grades = grade_folder(folder, out, seconds)
@@ -49,7 +49,7 @@ def site(
     out: Annotated[Path, typer.Option(help="Folder for the pages.")] = paths.ROOT / "site",
 ) -> None:
     """Render the course as static HTML with an index; the pages need no server and no network."""
-    from envace_lite.site import build
+    from envace_lite.course.site import build
 
     paths.need_checkout("envace site")
     print(f"open {build(out)}")
@@ -62,7 +62,7 @@ def minutes(
     ] = 0,
 ) -> None:
     """Time every notebook under the check of continuous integration, and write the record `notebooks`."""
-    from envace_lite.minutes import NotebookError, measure, measure_crowd
+    from envace_lite.course.timing import NotebookError, measure, measure_crowd
 
     paths.need_checkout("envace minutes")
     try:
@@ -90,7 +90,7 @@ def installs(
 
     `make oldest` and `make newest` run it in environments of their own. With --resolve nothing is run or installed.
     """
-    from envace_lite import installs as measure
+    from envace_lite.course import installs as measure
 
     paths.need_checkout("envace installs")
     found: list[tuple[str, str, dict[str, Any]]]

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from envace_lite import paths
-from envace_lite.cli.app import (
+from envace_lite.cli.shared import (
     Domains,
     PolicyFolder,
     Seed,
@@ -18,6 +17,7 @@ from envace_lite.cli.app import (
     print_results,
     split_name,
 )
+from envace_lite.world import paths
 
 
 @app.command()
@@ -34,7 +34,7 @@ def demo(
     Prints real success, fidelity, error recall and optimism before and after, and writes figures/gap.png and
     figures/rehearsed_next_to_real.html.
     """
-    from envace_lite.demo import run_demo
+    from envace_lite.experiments.demo import run_demo
 
     run_demo(domain, steps=steps, seed=seed, record=record)
 
@@ -56,9 +56,10 @@ def evaluate(
 ) -> None:
     """Deploy a policy on the real environment, and set its rehearsed responses next to the real ones."""
     from envace_lite.evaluate import evaluate as deployed
-    from envace_lite.policy import load_policy
-    from envace_lite.records import write_record
-    from envace_lite.study import as_table, evaluate_splits, probe_splits, shipped_tasks
+    from envace_lite.experiments.arms import as_table, evaluate_splits, probe_splits
+    from envace_lite.experiments.records import write_record
+    from envace_lite.model.policy import load_policy
+    from envace_lite.world.shipped import shipped_tasks
 
     loaded, names = load_policy(policy), domain_names(domain)
     if name:
@@ -88,8 +89,10 @@ def probe(
     Prints the metrics beside the trivial baselines, the rules that the rehearsed world lacks, fidelity by depth and the
     calibration, and writes a page of all pairs, worst first.
     """
-    from envace_lite import fidelity, pages
-    from envace_lite.study import load_model, shipped_tasks
+    from envace_lite import fidelity
+    from envace_lite.fidelity import pages
+    from envace_lite.model.hub import load_model
+    from envace_lite.world.shipped import shipped_tasks
 
     names = domain_names(domain)
     known = fidelity.probe_pairs(shipped_tasks(names, "train", limit))
@@ -124,13 +127,13 @@ def rehearse(
     Prints how it went on the real environment, and one decision step by step. A single look: for curves and
     intervals see `envace deliberate`.
     """
-    from envace_lite import deliberate as study
-    from envace_lite.policy import load_policy
+    from envace_lite.experiments import deliberate as study
+    from envace_lite.model.policy import load_policy
     from envace_lite.rehearsal.controls import Vote
     from envace_lite.rehearsal.episode import Plain
     from envace_lite.rehearsal.private import MODES, PrivateRehearsal
     from envace_lite.rehearsal.scorers import SCORERS, fit_verdict
-    from envace_lite.study import shipped_tasks
+    from envace_lite.world.shipped import shipped_tasks
 
     for option, value, known in (("--mode", mode, MODES), ("--scorer", scorer, (*SCORERS, "verdict"))):
         if value not in known:

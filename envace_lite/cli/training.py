@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from envace_lite import paths
-from envace_lite.cli.app import (
+from envace_lite.cli.comparing import report
+from envace_lite.cli.shared import (
     Domains,
     PolicyFolder,
     Seed,
@@ -21,7 +21,7 @@ from envace_lite.cli.app import (
     run_missing,
     writable,
 )
-from envace_lite.cli.comparing import report
+from envace_lite.world import paths
 
 
 @app.command()
@@ -30,8 +30,8 @@ def tasks(
     out: Annotated[Path, typer.Option(help="Folder for the task files.")] = paths.ROOT / "data" / "tasks",
 ) -> None:
     """Draw the tasks of every domain and split again (1,000 train, 300 test, 150 held out)."""
-    from envace_lite.domains import DOMAINS, save_tasks
-    from envace_lite.domains.draw import draw_splits
+    from envace_lite.world import DOMAINS, save_tasks
+    from envace_lite.world.draw import draw_splits
 
     writable(out)
     for domain in DOMAINS.values():
@@ -55,10 +55,10 @@ def pretrain(
     """
     from dataclasses import asdict
 
-    from envace_lite.checkpoint import claimed
-    from envace_lite.pretrain import BASES, PretrainConfig
-    from envace_lite.pretrain import pretrain as make
-    from envace_lite.records import write_record
+    from envace_lite.experiments.records import write_record
+    from envace_lite.model.checkpoint import claimed
+    from envace_lite.pretraining.imitate import BASES, PretrainConfig
+    from envace_lite.pretraining.imitate import pretrain as make
 
     if recipe not in BASES:
         raise typer.BadParameter(f"there are the recipes {', '.join(BASES)}", param_hint="--recipe")
@@ -104,8 +104,8 @@ def train(
 
     An interrupted run is continued by the same command.
     """
-    from envace_lite.policy import load_policy
-    from envace_lite.study import run_arm
+    from envace_lite.experiments.arms import run_arm
+    from envace_lite.model.policy import load_policy
     from envace_lite.train import TrainConfig
 
     names = domain_names(domain)
@@ -168,9 +168,9 @@ def trap(
 
     Recorded runs are skipped, interrupted ones continued. Two runs at a time, with one thread each.
     """
-    from envace_lite.policy import load_policy
-    from envace_lite.simpler import CELLS, run_cell, trap_table
-    from envace_lite.study import load_records
+    from envace_lite.experiments.arms import load_records
+    from envace_lite.experiments.trap import CELLS, run_cell, trap_table
+    from envace_lite.model.policy import load_policy
 
     names = list(CELLS) if cells == "all" else cells.split(",")
     if seed is not None:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from envace_lite import decoding
-from envace_lite.decoding import Prompt
 from envace_lite.fidelity.pairs import Exchange, ProbePair
-from envace_lite.hub import ChatModel
-from envace_lite.policy import Policy
-from envace_lite.tools import ToolResponse
+from envace_lite.model import decoding
+from envace_lite.model.decoding import Prompt
+from envace_lite.model.hub import ChatModel
+from envace_lite.model.policy import Policy
+from envace_lite.world.tools import ToolResponse
 
 
 @dataclass(frozen=True)

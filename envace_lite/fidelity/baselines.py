@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from envace_lite.fidelity.pairs import HIDDEN, ProbePair, groundings
-from envace_lite.tools import ABSTAIN, ToolResponse
+from envace_lite.world.tools import ABSTAIN, ToolResponse
 
 Baseline = Callable[[Sequence[ProbePair]], list[ToolResponse]]
 

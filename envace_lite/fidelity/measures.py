@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 from scipy.stats import bootstrap
 
-from envace_lite.domains import get_domain
 from envace_lite.fidelity.pairs import GROUNDINGS, ProbePair, groundings, leaves
-from envace_lite.tools import ABSTAIN, MALFORMED, ToolResponse
+from envace_lite.world import get_domain
+from envace_lite.world.tools import ABSTAIN, MALFORMED, ToolResponse
 
 COLUMNS = {
     **dict.fromkeys(("task", "domain"), object),

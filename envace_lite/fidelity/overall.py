@@ -8,14 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from envace_lite.domains import Task
 from envace_lite.fidelity.asking import ask, open_loop, same_decisions
 from envace_lite.fidelity.baselines import Baseline, always_success, copy_arguments, most_frequent, oracle
 from envace_lite.fidelity.diagnosis import missing_rules, rules
 from envace_lite.fidelity.measures import Reliability, beside, by_depth, compare, reliability, summary
 from envace_lite.fidelity.pairs import MUTATIONS, ProbePair, probe_pairs
-from envace_lite.hub import ChatModel
-from envace_lite.policy import Policy
+from envace_lite.model.hub import ChatModel
+from envace_lite.model.policy import Policy
+from envace_lite.world import Task
 
 
 @dataclass

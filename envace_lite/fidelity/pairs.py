@@ -16,8 +16,8 @@ from itertools import cycle
 from random import Random
 from typing import Any
 
-from envace_lite.domains import Domain, Session, Task, get_domain
-from envace_lite.tools import UNKNOWN, ToolCall, ToolResponse, Value, parse_calls, records
+from envace_lite.world import Domain, Session, Task, get_domain
+from envace_lite.world.tools import UNKNOWN, ToolCall, ToolResponse, Value, parse_calls, records
 
 Exchange = tuple[ToolCall, ToolResponse]
 PLANNED = "planned"

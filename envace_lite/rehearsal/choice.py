@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from envace_lite.chat import GIVEN, Chat
-from envace_lite.domains import Task
+from envace_lite.model.chat import GIVEN, Chat
 from envace_lite.rehearsal.ledger import Decision
 from envace_lite.rollout import Trajectory, act_message
-from envace_lite.tools import ToolError
+from envace_lite.world import Task
+from envace_lite.world.tools import ToolError
 
 Messages = list[dict[str, Any]]
 

@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 
-from envace_lite.judge import BROKEN, judge
-from envace_lite.policy import Policy
+from envace_lite.model.policy import Policy
 from envace_lite.rehearsal.choice import Choice, messages_of, parsed
 from envace_lite.rehearsal.episode import Deliberation, Episode, Plain
 from envace_lite.rollout import Rehearse, Trajectory
+from envace_lite.world.verifier import BROKEN, judge
 
 DRAFTS = 2
 """Messages of free thinking before each one that counts."""

@@ -17,24 +17,17 @@ from typing import Any
 
 import torch
 
-from envace_lite.chat import GIVEN, Chat
-from envace_lite.decoding import LONGEST_MESSAGE
-from envace_lite.domains import Session, Task, get_domain
-from envace_lite.judge import DONE, judge
-from envace_lite.policy import CONTEXT, Policy
+from envace_lite.model.chat import GIVEN, Chat
+from envace_lite.model.decoding import LONGEST_MESSAGE
+from envace_lite.model.policy import CONTEXT, Policy
 from envace_lite.rehearsal.choice import Choice, Messages, bare, length, messages_of, parsed, size
 from envace_lite.rehearsal.guard import imagining
 from envace_lite.rehearsal.harm import harm
 from envace_lite.rehearsal.ledger import Decision, Entry, Ledger
-from envace_lite.rollout import (
-    HORIZON,
-    MAX_TOKENS,
-    Execute,
-    Responder,
-    Trajectory,
-    rollout,
-)
-from envace_lite.tools import ToolCall, ToolResponse
+from envace_lite.rollout import HORIZON, MAX_TOKENS, Execute, Responder, Trajectory, rollout
+from envace_lite.world import Session, Task, get_domain
+from envace_lite.world.tools import ToolCall, ToolResponse
+from envace_lite.world.verifier import DONE, judge
 
 ROWS = 256
 """Rows that are imagined together: enough for the engine, few enough for a small memory."""

@@ -18,10 +18,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from envace_lite.domains import Session
 from envace_lite.rehearsal.guard import imagining
 from envace_lite.rehearsal.ledger import Decision, Entry, Ledger
-from envace_lite.tools import MALFORMED, ToolCall, ToolResponse
+from envace_lite.world import Session
+from envace_lite.world.tools import MALFORMED, ToolCall, ToolResponse
 
 Rehearser = Callable[[ToolCall], ToolResponse]
 Rule = Callable[[ToolCall, ToolResponse], tuple[str, str]]

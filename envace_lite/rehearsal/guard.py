@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from envace_lite.domains import Session
-from envace_lite.tools import ToolCall
+from envace_lite.world import Session
+from envace_lite.world.tools import ToolCall
 
 
 class ImaginedCall(RuntimeError):

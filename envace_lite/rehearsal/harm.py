@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from envace_lite.domains import Outcome, Task, get_domain
 from envace_lite.rehearsal.ledger import Entry, Ledger
-from envace_lite.tools import Value, World, parse_calls
+from envace_lite.world import Outcome, Task, get_domain
+from envace_lite.world.tools import Value, World, parse_calls
 
 UNDO = 2
 """A write that so many calls of the task's tools cannot undo counts as irreversible."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING
 
-from envace_lite.tools import ToolResponse
+from envace_lite.world.tools import ToolResponse
 
 if TYPE_CHECKING:
     import pandas as pd

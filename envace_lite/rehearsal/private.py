@@ -17,15 +17,15 @@ from collections.abc import Sequence
 
 import torch
 
-from envace_lite.decoding import LONGEST_MESSAGE, complete
-from envace_lite.domains import Task, get_domain
-from envace_lite.policy import CONTEXT, Policy
+from envace_lite.model.decoding import LONGEST_MESSAGE, complete
+from envace_lite.model.policy import CONTEXT, Policy
 from envace_lite.rehearsal.choice import Choice, Messages, size
 from envace_lite.rehearsal.episode import Deliberation, Episode
 from envace_lite.rehearsal.gate import Rehearser
 from envace_lite.rehearsal.scorers import SCORERS, Scorer
 from envace_lite.rollout import HORIZON, Rehearse
-from envace_lite.tools import MALFORMED, ToolCall, ToolResponse
+from envace_lite.world import Task, get_domain
+from envace_lite.world.tools import MALFORMED, ToolCall, ToolResponse
 
 Memory = dict[str, Messages]
 """Imagined refusals: for each call, as a compact sentence, the two messages that tell of it."""

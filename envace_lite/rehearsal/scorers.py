@@ -20,12 +20,12 @@ from random import Random
 import torch
 from torch import Tensor
 
-from envace_lite.chat import GIVEN
-from envace_lite.domains import Task
-from envace_lite.judge import BROKEN, DONE, OPEN, judge
-from envace_lite.policy import Family, Policy, with_lora
+from envace_lite.model.chat import GIVEN
+from envace_lite.model.policy import Family, Policy, with_lora
 from envace_lite.reward import believed_writes, task_success
 from envace_lite.rollout import Trajectory, rollout
+from envace_lite.world import Task
+from envace_lite.world.verifier import BROKEN, DONE, OPEN, judge
 
 Scorer = Callable[[Sequence[Trajectory]], Sequence[float]]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from envace_lite.policy import Policy
+from envace_lite.model.policy import Policy
 from envace_lite.rehearsal.controls import Refine, Scratch, Vote
 from envace_lite.rehearsal.episode import Plain
 from envace_lite.rehearsal.private import PrivateRehearsal

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envace_lite.minutes import strict_nbval
+from envace_lite.course.timing import strict_nbval
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HERE = Path(__file__).resolve().parent
@@ -55,11 +55,11 @@ ILLEGAL = 4
 FINGERPRINT = """
 import hashlib, torch
 import envace_lite as lite
-from envace_lite.train import TrainConfig
+from envace_lite.train import TrainConfig, train
 torch.set_num_threads(1)
 base, digest = lite.load_policy(lite.paths.BASE), hashlib.sha256()
 tasks = lite.shipped_tasks(["retail"], "test", 8)
-policy, log = lite.train(base, tasks, TrainConfig(steps=2, prompts=8, group_size=4), workers=2)
+policy, log = train(base, tasks, TrainConfig(steps=2, prompts=8, group_size=4), workers=2)
 for value in policy.model.state_dict().values():
     digest.update(value.detach().contiguous().numpy().tobytes())
 digest.update(repr(lite.probe(policy, tasks).confidence.tolist()).encode())
@@ -232,7 +232,7 @@ def save(settings: Mapping[str, Any], command: str) -> Path:
     """Write the record `elsewhere`."""
     import torch
 
-    from envace_lite.records import write_record
+    from envace_lite.experiments.records import write_record
 
     about = {"kind": "elsewhere", "command": command, "seed": 0, "config": SETTINGS, "cores": os.cpu_count()}
     processor = f"{platform.machine()} with {torch.backends.cpu.get_cpu_capability()}"
@@ -275,7 +275,7 @@ def record(count: int, command: str) -> Path:
 
     Each run leaves its report in `.work/disturbed`; an interrupted recording is continued by the same command.
     """
-    from envace_lite.records import write_record
+    from envace_lite.experiments.records import write_record
 
     folder = ROOT / ".work" / "disturbed"
     folder.mkdir(parents=True, exist_ok=True)

@@ -165,7 +165,7 @@ assert len(calls) == len(ledger) == 1, (
 
 # %% demo gate-demo
 from envace_lite import get_domain, shipped_tasks
-from envace_lite.tools import parse_calls
+from envace_lite.world.tools import parse_calls
 
 task = next(t for t in shipped_tasks(["retail"], "test") if "choose" in t.tags)
 words = (

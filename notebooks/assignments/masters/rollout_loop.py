@@ -139,7 +139,7 @@ assert first == second, "a second rollout of the same prompt differs from the fi
 
 # %% demo loop-demo
 from envace_lite import load_policy, paths, shipped_tasks
-from envace_lite.decoding import complete
+from envace_lite.model.decoding import complete
 
 base, task = load_policy(paths.BASE), shipped_tasks(["retail"], "test", 1)[0]
 chat = base.chat

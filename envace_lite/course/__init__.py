@@ -1,0 +1,1 @@
+"""What the notebooks stand on: steps, widgets, checks, assignments and their grading, pages, timings."""

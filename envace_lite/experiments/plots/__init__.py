@@ -1,0 +1,89 @@
+"""Figures. Colours are told apart by people with any colour vision, and never carry meaning alone."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from envace_lite.experiments.deliberate_tables import AFTER
+from envace_lite.experiments.plots.base import COLOURS, LABELS, MARKERS, save, show
+from envace_lite.experiments.plots.deliberating import deliberation
+from envace_lite.experiments.plots.probing import (
+    deployment_gap,
+    fidelity_over_depth,
+    gap_over_training,
+    recall_by_rule,
+    reliability,
+)
+from envace_lite.experiments.plots.timing import speed
+from envace_lite.experiments.plots.training import arms, gap, progress
+from envace_lite.world import DOMAINS
+
+DECIDED = "Real success and wrong writes over the tokens of each way of deciding, on instructions and goals"
+
+
+def draw_all(records: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
+    """Every figure that the records suffice for.
+
+    Args:
+        records: of `arms.load_records`.
+
+    Returns:
+        The paths of the figures that were drawn.
+    """
+    runs = [r for r in records if r.get("kind") == "train" and len(r["domains"]) == len(DOMAINS)]
+    probed = [r for r in records if "probe" in r and len(r["domains"]) == len(DOMAINS)]
+    rehearsed = [r for r in runs if r.get("arm") == "rehearsal"]
+    traps = [r for r in records if r.get("kind") == "trap"]
+    benches = [r["result"] for r in records if r.get("kind") == "bench" and "growth" in r["result"]]
+    decided = {
+        title: [r for r in records if r.get("kind") == "deliberate" and r["title"] == title]
+        for title in (AFTER, "base")
+    }
+    wanted = [
+        ("arms", runs, arms, "Real success, fidelity and optimism over the steps, by way of training"),
+        (
+            "gap_over_training",
+            rehearsed,
+            gap_over_training,
+            "Fidelity over the steps, by outcome, depth and split",
+        ),
+        ("fidelity_over_depth", probed, fidelity_over_depth, "Fidelity by the number of calls before"),
+        ("recall_by_rule", probed, recall_by_rule, "Share of real errors rehearsed as errors, by rule"),
+        (
+            "reliability",
+            probed,
+            reliability,
+            "Probability of rehearsed responses against the share that is right",
+        ),
+        ("trap", traps, deployment_gap, "What training promises and what is delivered, against the dial"),
+        ("deliberation", decided[AFTER], deliberation, DECIDED),
+        (
+            "deliberation_held_out",
+            decided[AFTER],
+            lambda found: deliberation(found, split="held_out"),
+            f"{DECIDED}, on held-out tools",
+        ),
+        ("deliberation_base", decided["base"], deliberation, f"{DECIDED}, before training"),
+        ("speed", benches, lambda found: speed(found[0]), "Speed beside the usual means, and growth"),
+    ]
+    return [save(draw(found), folder / f"{name}.png", about) for name, found, draw, about in wanted if found]
+
+
+__all__ = [
+    "COLOURS",
+    "LABELS",
+    "MARKERS",
+    "arms",
+    "deliberation",
+    "deployment_gap",
+    "draw_all",
+    "fidelity_over_depth",
+    "gap",
+    "gap_over_training",
+    "progress",
+    "recall_by_rule",
+    "reliability",
+    "save",
+    "show",
+    "speed",
+]

@@ -1,0 +1,89 @@
+"""Records: each recorded run is one small JSON file in data/runs.
+
+Every number that the project shows comes from such a record, and the command in it makes it again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from envace_lite.model.checkpoint import replacing
+from envace_lite.world import paths
+
+
+class RecordError(ValueError):
+    """A record is missing or broken, or cannot be written; the message names the file."""
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a result depends on."""
+    packages = ("envace_lite", "torch", "transformers", "peft", "tokenizers", "numpy")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def write_record(name: str, record: dict[str, Any], folder: Path | None = None) -> Path:
+    """Write a record; the date and the versions are added. An interrupt leaves an earlier one whole.
+
+    Raises:
+        RecordError: when it cannot be written.
+    """
+    path = (folder or paths.RUNS) / f"{name}.json"
+    stamped = {"name": name, "date": datetime.now(UTC).date().isoformat(), "versions": versions(), **record}
+    text = json.dumps(plain(stamped), indent=1, allow_nan=False) + "\n"
+    try:
+        with replacing(path) as file:
+            file.write(text.encode("utf-8"))
+    except OSError as error:
+        raise RecordError(
+            f"cannot write the record {path}: {error.strerror or error}; an earlier one is untouched"
+        ) from error
+    return path
+
+
+def plain(value: Any) -> Any:
+    """The same without NaN, which other readers of JSON refuse: None stands for what could not be counted."""
+    if isinstance(value, dict):
+        return {key: plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def record_files(folder: Path | None = None) -> dict[str, Path]:
+    """The files of a folder's records, by name; without a folder, of those that are shipped and those made since.
+
+    A new record stands for a shipped one of the same name.
+    """
+    shipped = [paths.SHIPPED_RUNS] if paths.PACKAGED and folder is None else []
+    files = {path.stem: path for one in [*shipped, folder or paths.RUNS] for path in one.glob("*.json")}
+    return dict(sorted(files.items()))
+
+
+def read_records(folder: Path | None = None) -> list[dict[str, Any]]:
+    """Every record in a folder, by name; without a folder, those that are shipped and those made since.
+
+    Raises:
+        RecordError: naming the file that is not a record.
+    """
+    return [read_record(path) for path in record_files(folder).values()]
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """One record.
+
+    Raises:
+        RecordError: when the file is not a record.
+    """
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(record, dict):
+            raise ValueError("it is no JSON object")
+    except ValueError as error:
+        raise RecordError(f"{path} is not a record ({error}); delete it and run its command again") from error
+    return record

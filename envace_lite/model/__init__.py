@@ -1,0 +1,1 @@
+"""The compact policy: words and chat template, weights, attention, decoding, checkpoints; and other models, asked."""

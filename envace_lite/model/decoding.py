@@ -1,0 +1,200 @@
+"""Decoding: next tokens for a batch of rows that advance together, over one preallocated key-value cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, DynamicLayer
+
+from envace_lite.model.policy import Policy, pad_left, square_mask
+from envace_lite.model.shared_prefix import Seats
+
+LONGEST_MESSAGE = 32
+"""A message with more tokens than this is cut off."""
+
+
+class _Layer(DynamicLayer):
+    """A cache layer of families (see `shared_prefix`), with room made in advance, so that a step copies nothing.
+
+    Columns: the prompt's, then for each step one a place.
+    """
+
+    def __init__(self, seats: Seats, room: int):
+        super().__init__()
+        self.seats, self.room, self.length, self.is_initialized = seats, room, 0, False
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            families, heads, start, width = key_states.shape
+            shape = (families, heads, start + self.room * self.seats.places, width)
+            self.keys, self.values = key_states.new_empty(shape), value_states.new_empty(shape)
+            self.is_initialized = True
+            self._append(key_states, value_states)
+            return key_states, value_states
+        families = len(self.keys)
+        self._append(self.seats.seat(key_states, families), self.seats.seat(value_states, families))
+        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+
+    def _append(self, keys: Tensor, values: Tensor) -> None:
+        end = self.length + keys.shape[2]
+        self.keys[:, :, self.length : end] = keys
+        self.values[:, :, self.length : end] = values
+        self.length = end
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def pick(self, families: Tensor, columns: Tensor, room: int) -> None:
+        """Keep some families (F,) and for each of them the given columns (F, C); leave room for so many more."""
+        _, heads, old, width = self.keys.shape
+        head = families[:, None, None] * heads + torch.arange(heads)[:, None]
+        where = head * old + columns[:, None]
+        self.length = columns.shape[1]
+        for name in ("keys", "values"):
+            kept = self.keys.new_empty(len(families), heads, self.length + room, width)
+            kept[:, :, : self.length] = getattr(self, name).view(-1, width)[where]
+            setattr(self, name, kept)
+
+
+class Decoder:
+    """Next-token logits of one model for a batch of rows that advance together.
+
+    Args:
+        model: the plain model (see `Policy.sampler`).
+        prompts: token ids; each is read once.
+        copies: rows that start from each prompt.
+        room: most tokens that will follow.
+        pad: id of the padding token.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], copies: int, room: int, pad: int
+    ):
+        ids, self.real = pad_left(prompts, pad)
+        self.backbone, self.head = model.model, model.lm_head
+        rows = torch.arange(len(prompts) * copies)
+        self.seats = Seats(rows // copies, rows % copies, copies)
+        self.steps, self.room = 0, room
+        self.layers = [_Layer(self.seats, room) for _ in range(model.config.num_hidden_layers)]
+        self.cache = Cache(layers=self.layers)
+        positions = (self.real.cumsum(1) - 1).clamp(min=0)
+        states = self.backbone(ids, square_mask(self.real), positions, self.cache, use_cache=True)
+        self.positions = positions[self.seats.family, -1:]
+        self.logits: Tensor = self.head(states.last_hidden_state[:, -1])[self.seats.family]
+
+    def pick(self, rows: Tensor) -> None:
+        """Keep the given rows, in ascending order. A family without rows leaves; the others close up."""
+        seats, prompt = self.seats, self.real.shape[1]
+        families, family, counts = seats.family[rows].unique(return_inverse=True, return_counts=True)
+        place = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[family]
+        places = int(counts.max())
+        before = torch.zeros(len(families), places, dtype=torch.long)  # an empty place copies the first one
+        before[family, place] = seats.place[rows]
+        own = prompt + torch.arange(self.steps)[:, None] * seats.places + before[:, None]
+        columns = torch.cat([torch.arange(prompt).expand(len(families), -1), own.flatten(1)], dim=1)
+        for layer in self.layers:
+            layer.pick(families, columns, (self.room - self.steps) * places)
+        seats.family, seats.place, seats.places = family, place, places
+        self.positions, self.real, self.logits = self.positions[rows], self.real[families], self.logits[rows]
+
+    def step(self, tokens: Tensor) -> None:
+        """Append one token to each row. `tokens`: (B,)."""
+        self.steps += 1
+        self.positions = self.positions + 1
+        states = self.backbone(
+            tokens[:, None],
+            self.seats.mask(self.real, self.steps),
+            self.positions,
+            self.cache,
+            use_cache=True,
+            seats=self.seats,
+        ).last_hidden_state
+        self.logits = self.head(states[:, -1])
+
+
+def sample(logits: Tensor, temperature: float, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    """Draw a token a row. Greedy at temperature 0.
+
+    Args:
+        logits: (B, V).
+
+    Returns:
+        Tokens (B,) and the log-probabilities (B,) with which they were drawn.
+    """
+    log_p = (logits / (temperature or 1.0)).log_softmax(-1)
+    if temperature == 0:
+        tokens = log_p.argmax(-1)
+    else:  # one random number a row; torch.multinomial draws one a word, and takes four times as long
+        below = log_p.exp().cumsum(-1)
+        point = torch.rand(len(below), 1, generator=generator) * below[:, -1:]
+        tokens = torch.searchsorted(below, point, right=True).squeeze(-1).clamp(max=below.shape[1] - 1)
+    return tokens, log_p.gather(-1, tokens[:, None]).squeeze(-1)
+
+
+@torch.inference_mode()
+def complete(
+    policy: Policy,
+    prefixes: Sequence[Sequence[int]],
+    *,
+    temperature: float = 0.0,
+    generator: torch.Generator | None = None,
+    at_once: int = 64,
+) -> list[tuple[str, float]]:
+    """Finish one message after each prefix (ids that end in a role's header).
+
+    Returns:
+        For each prefix the message without `<end>`, and its log-probability.
+    """
+    chat = policy.chat
+    order = sorted(range(len(prefixes)), key=lambda i: len(prefixes[i]))
+    results: list[tuple[str, float]] = [("", 0.0)] * len(prefixes)
+    with policy.sampler() as model:
+        for start in range(0, len(order), at_once):
+            rows = order[start : start + at_once]
+            decoder = Decoder(model, [prefixes[i] for i in rows], 1, LONGEST_MESSAGE, chat.pad)
+            written: dict[int, list[int]] = {i: [] for i in rows}
+            total = dict.fromkeys(rows, 0.0)
+            for _ in range(LONGEST_MESSAGE):
+                tokens, log_p = sample(decoder.logits, temperature, generator)
+                for i, token, value in zip(rows, tokens.tolist(), log_p.tolist(), strict=True):
+                    written[i].append(token)
+                    total[i] += value
+                running = [row for row, i in enumerate(rows) if written[i][-1] != chat.end]
+                if not running:
+                    break
+                if len(running) < len(rows):
+                    decoder.pick(torch.tensor(running))
+                    tokens = tokens[running]
+                    rows = [rows[row] for row in running]
+                decoder.step(tokens)
+            for i, ids in written.items():
+                ended = ids[-1:] == [chat.end]
+                results[i] = (chat.decode(ids[:-1] if ended else ids), total[i])
+    return results
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A conversation, and who is to write the next message.
+
+    Args:
+        messages: in the standard form.
+        tools: JSON schemas.
+        role: `"act"`, or the name of the tool that the rehearse role is to play.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]]
+    role: str = "act"
+
+
+def write(policy: Policy, prompts: Sequence[Prompt]) -> list[tuple[str, float]]:
+    """The message that a policy writes greedily after each prompt, with its log-probability."""
+    return complete(policy, [policy.chat.render(p.messages, p.tools, prompt=p.role) for p in prompts])

@@ -1,0 +1,1 @@
+"""How the base is made: traces in which right and wrong occur side by side, and their imitation."""

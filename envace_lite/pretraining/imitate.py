@@ -1,0 +1,212 @@
+"""The base model: imitation of traces in which right and wrong occur side by side.
+
+What is simplified against the paper: its base is a released language model; this one is made within the hour from
+the traces of `traces.py`. Both roles' tokens are imitated, prompts and headers are not. Nothing tells the model which
+trace is right.
+
+The traces come in two phases. On unreliable retellings alone the model learns to look things up, but hardly to compare
+what it has looked up with what a tool demands: the signal is drowned. So it first reads what sloppy agents really met,
+and then unreliable retellings, after which it is as unsure as they are.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from envace_lite.model.chat import GIVEN
+from envace_lite.model.checkpoint import CheckpointError, claimed, load_state, save_state
+from envace_lite.model.policy import Policy, new_policy
+from envace_lite.pretraining.traces import RECIPES, Corpus, make_corpus
+
+BATCHES_AT_ONCE = 8
+"""So many batches of similar length are drawn at a time, to pad little."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of imitation.
+
+    Args:
+        recipe: name of a recipe of `traces.RECIPES`.
+        steps: optimiser steps, a multiple of eight.
+        lr: highest learning rate of the layers' matrices; 100 steps of warm-up, then a cosine to a tenth.
+        requests: number of different requests, each with `PretrainConfig.per_request` traces.
+        batch: requests a step.
+    """
+
+    recipe: str
+    steps: int
+    lr: float
+    requests: int
+    batch: int = 24
+
+
+BASES = {
+    "uncertain": (Phase("true", 4000, 2.5e-3, 80_000), Phase("uncertain", 600, 6e-4, 14_400)),
+    "faithful": (Phase("true", 4000, 2.5e-3, 80_000), Phase("faithful", 600, 6e-4, 14_400)),
+    "happy": (Phase("happy", 4600, 2.5e-3, 94_400),),
+}
+"""The shipped base is `uncertain`. A `faithful` one leaves little to learn; a `happy` one does not know errors."""
+
+
+@dataclass(frozen=True)
+class PretrainConfig:
+    """How a base is made."""
+
+    phases: tuple[Phase, ...] = BASES["uncertain"]
+    """What is read, in order; each phase has an optimiser of its own."""
+    seed: int = 0
+    """Of the weights, the traces and their order."""
+    per_request: int = 4
+    """Traces a request: several agents, several retellings."""
+    width: int = 128
+    """Hidden size of the model."""
+    layers: int = 6
+    """Number of layers."""
+    save_every: int = 200
+    """Steps between two checkpoints, a multiple of eight."""
+
+    def __post_init__(self) -> None:
+        if self.save_every % BATCHES_AT_ONCE:
+            raise ValueError(f"save_every has to be a multiple of {BATCHES_AT_ONCE}")
+
+
+def schedule(phase: Phase, step: int) -> float:
+    """The share of the highest rate: warm-up, then a cosine to a tenth."""
+    progress = step / max(phase.steps, 1)
+    return min(1.0, (step + 1) / 100) * (0.55 + 0.45 * math.cos(math.pi * progress))
+
+
+def make_optimizers(policy: Policy, phase: Phase) -> list[torch.optim.Optimizer]:
+    """Muon for the layers' matrices, AdamW for the embeddings and norms.
+
+    With AdamW alone the same loss takes about half as many steps again. The embeddings learn at 1.6 times
+    the matrices' rate.
+    """
+    matrices = [p for name, p in policy.model.named_parameters() if p.ndim == 2 and "layers" in name]
+    others = [p for p in policy.model.parameters() if all(p is not matrix for matrix in matrices)]
+    lr = phase.lr
+    optimizers = [
+        torch.optim.Muon(matrices, lr=lr, momentum=0.95, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=1.6 * lr, betas=(0.9, 0.98), weight_decay=0.01),
+    ]
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["highest"] = group["lr"]
+    return optimizers
+
+
+def pretrain(
+    config: PretrainConfig, folder: Path | str, *, workers: int = 2
+) -> tuple[Policy, dict[str, Any]]:
+    """Make a base model. Continues from `folder/state.pt` when an earlier run was interrupted.
+
+    Args:
+        folder: where the checkpoint goes. One run at a time has it.
+        workers: threads that share a step; set torch to one thread each.
+
+    Returns:
+        The policy, and the record of the run (loss curve, seconds, tokens imitated).
+
+    Raises:
+        CheckpointError: the checkpoint cannot be written, is damaged, or of another configuration; or the folder is
+            in use.
+    """
+    path = Path(folder) / "state.pt"
+    policy = new_policy(seed=config.seed, width=config.width, layers=config.layers)
+    with claimed(folder):
+        state: dict[str, Any] = load_state(path) if path.is_file() else {}
+        record: dict[str, Any] = state.get("record", {"curve": [], "seconds": 0.0, "tokens": 0})
+        if state:
+            if state.get("config") != asdict(config):
+                raise CheckpointError(f"{path} has another configuration; delete it or choose another folder")
+            policy.model.load_state_dict(state["model"])
+        for number, phase in enumerate(config.phases):
+            if number < state.get("phase", 0):
+                continue
+            corpus = make_corpus(
+                policy.chat, RECIPES[phase.recipe], phase.requests, config.per_request, config.seed + number
+            )
+            inside = state if state.get("phase") == number and "optimizers" in state else {}
+            imitate(policy, phase, corpus, config, record, path, number, inside, workers)
+            state = {}
+    return policy, record
+
+
+def imitate(
+    policy: Policy,
+    phase: Phase,
+    corpus: Corpus,
+    config: PretrainConfig,
+    record: dict[str, Any],
+    path: Path,
+    number: int,
+    state: dict[str, Any],
+    workers: int,
+) -> None:
+    """One phase; `state` is the checkpoint in it to continue from, or empty. Fills `record`."""
+    optimizers = make_optimizers(policy, phase)
+    generator = torch.Generator().manual_seed(config.seed + number)
+    if state:
+        for optimizer, kept in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(kept)
+        generator.set_state(state["generator"])
+    lengths = corpus.prompt_starts[1:] - corpus.prompt_starts[:-1]
+    begin = time.perf_counter() - record["seconds"]
+    losses: list[float] = state.get("losses", [])
+    bar = tqdm(range(state.get("step", 0), phase.steps), desc=f"imitate {phase.recipe}", unit="step")
+    for step in bar:
+        if step % BATCHES_AT_ONCE == 0:
+            rows = torch.randint(len(corpus), (BATCHES_AT_ONCE, phase.batch), generator=generator).flatten()
+            order = torch.randperm(BATCHES_AT_ONCE, generator=generator)
+            batches = rows[lengths[rows].argsort()].view(BATCHES_AT_ONCE, -1)[order]
+        batch = batches[step % BATCHES_AT_ONCE].tolist()
+        families, roles = zip(*(corpus.family(row) for row in batch), strict=True)
+        imitated = torch.cat(roles) != GIVEN
+        count = int(imitated.sum())
+
+        def loss(log_p: Tensor, _: Tensor, where: Tensor) -> list[Tensor]:
+            return [-log_p[imitated[where]].sum() / count]  # noqa: B023 (called within this step)
+
+        log_p, _, _ = policy.backward(families, loss, workers=workers)
+        torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group["highest"] * schedule(phase, step)
+            optimizer.step()
+        losses.append(-log_p[imitated].mean().item())
+        record["tokens"] += count
+        if (step + 1) % 50 == 0:
+            record["curve"].append([number, step + 1, round(sum(losses) / len(losses), 4)])
+            record["seconds"] = time.perf_counter() - begin
+            bar.set_postfix(loss=record["curve"][-1][-1])
+            losses = []
+        if (step + 1) % config.save_every == 0 or step + 1 == phase.steps:
+            ended = step + 1 == phase.steps
+            save_state(
+                path,
+                {
+                    "config": asdict(config),
+                    "model": policy.model.state_dict(),
+                    "record": record,
+                    "phase": number + ended,
+                    # The next phase starts with an optimiser and an order of its own.
+                    **(
+                        {}
+                        if ended
+                        else {
+                            "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+                            "generator": generator.get_state(),
+                        }
+                    ),
+                    **({} if ended else {"step": step + 1, "losses": losses}),
+                },
+            )

@@ -1,0 +1,247 @@
+"""Scripts: what a user asks for, and an agent that follows it, as carefully as it is told to.
+
+Two kinds of request. *Instructions* say each step, and the world may refuse one (`else` names what to do then).
+*Goals* state what is to be reached: options of which some fail, or leave too little, and cannot be undone; or a
+record that must come to a value by calls that the agent has to find in the documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+from envace_lite.world.task import NO_TOOL, UNKNOWN, Domain
+from envace_lite.world.tools import Tool, ToolCall, ToolResponse, Value, World, records
+
+
+@dataclass(frozen=True)
+class Step:
+    """One instructed call, what to do if it is refused, and whether it is asked for together with the one before."""
+
+    call: ToolCall
+    otherwise: ToolCall | None = None
+    parallel: bool = False
+
+    @property
+    def text(self) -> str:
+        return f"{self.call.text} else {self.otherwise.text}" if self.otherwise else self.call.text
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One user turn: `steps`, `options` or a `goal`, and the record that the user asks for at the end."""
+
+    report: str
+    steps: tuple[Step, ...] = ()
+    options: tuple[ToolCall, ...] = ()
+    keep: tuple[str, int] | None = None
+    goal: tuple[str, Value] | None = None
+
+    @property
+    def text(self) -> str:
+        """The user's words."""
+        if self.options:
+            words = "choose " + " or ".join(option.text for option in self.options)
+            words += f" keep {self.keep[0]}:{self.keep[1]}" if self.keep else ""
+        elif self.goal:
+            words = f"reach {self.goal[0]}:{self.goal[1]}"
+        else:
+            words = self.steps[0].text
+            for step in self.steps[1:]:
+                words += (" and " if step.parallel else " then ") + step.text
+        return f"{words} report {self.report}"
+
+
+@dataclass
+class Script:
+    """A complete request: records, toolbox, policy, turns; `plans[i]` solves goal turn i."""
+
+    domain: Domain
+    state: dict[str, Value]
+    toolbox: list[Tool]
+    turns: list[Turn]
+    forbidden: str | None = None
+    plans: dict[int, list[list[ToolCall]]] = field(default_factory=dict)
+
+    def tool(self, name: str) -> Tool:
+        """A tool of the toolbox by its name; `KeyError` if it is not there."""
+        return {tool.name: tool for tool in self.toolbox}[name]
+
+    def has(self, name: str) -> bool:
+        """Whether the toolbox has a tool of this name."""
+        return any(tool.name == name for tool in self.toolbox)
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """System message and first user message."""
+        facts = " ".join(records(self.state))
+        policy = f" policy never {self.forbidden}" if self.forbidden else ""
+        return [
+            {"role": "system", "content": f"{self.domain.heading or self.domain.name} {facts}{policy}"},
+            {"role": "user", "content": self.turns[0].text},
+        ]
+
+
+@dataclass(frozen=True)
+class Slips:
+    """How often an agent slips; the default never does. All values are probabilities.
+
+    Args:
+        wrong: an argument of a call is replaced by another of its kind.
+        skip: an instructed step is left out.
+        repeat: a call is made twice.
+        shrug: an error is ignored, so that the alternative is not taken.
+        eager: the alternative is taken although nothing failed.
+        guess: a goal is approached by a blind choice.
+        disobey: a forbidden tool is called.
+        misreport: the answer is a value from elsewhere in the episode.
+    """
+
+    wrong: float = 0.0
+    skip: float = 0.0
+    repeat: float = 0.0
+    shrug: float = 0.0
+    eager: float = 0.0
+    guess: float = 0.0
+    disobey: float = 0.0
+    misreport: float = 0.0
+
+
+@dataclass
+class Round:
+    """One assistant message with its calls, and their responses."""
+
+    calls: list[ToolCall]
+    responses: list[ToolResponse]
+
+
+@dataclass
+class Episode:
+    """What an agent did: rounds and answer of each turn."""
+
+    turns: list[tuple[list[Round], str]]
+
+    def exchanges(self) -> list[tuple[ToolCall, ToolResponse]]:
+        """All calls with their responses, in order."""
+        rounds = [r for rounds, _ in self.turns for r in rounds]
+        return [pair for r in rounds for pair in zip(r.calls, r.responses, strict=True)]
+
+
+def play(script: Script, world: World, slips: Slips = Slips(), rng: Random | None = None) -> Episode:
+    """Follow a script in a world, as carefully as `slips` says."""
+    rng = rng or Random(0)
+
+    def slip(probability: float) -> bool:
+        return probability > 0 and rng.random() < probability
+
+    def perform(*calls: ToolCall) -> list[ToolResponse]:
+        if slip(slips.wrong):
+            calls = (_with_wrong_argument(script, calls[0], rng), *calls[1:])
+        if slip(slips.repeat):
+            calls = (calls[0], *calls)
+        responses = [_carry_out(script, world, call) for call in calls]
+        rounds.append(Round(list(calls), responses))
+        return responses
+
+    episode = Episode([])
+    for index, turn in enumerate(script.turns):
+        rounds: list[Round] = []
+        if turn.steps:
+            fits = _follow_steps(script, turn, slips, slip, perform)
+        else:
+            fits = True
+            _pursue_goal(script, index, turn, slips, slip, perform, rng)
+        answer = str(world.records.get(turn.report, UNKNOWN)) if fits else NO_TOOL
+        if slip(slips.misreport):
+            answer = str(rng.choice(list(script.state.values())))
+        episode.turns.append((rounds, answer))
+    return episode
+
+
+def _follow_steps(script: Script, turn: Turn, slips: Slips, slip: Callable, perform: Callable) -> bool:
+    if not all(script.has(step.call.name) for step in turn.steps):
+        return False
+    pending: list[ToolCall] = []
+    for step, following in pairwise([*turn.steps, None]):
+        assert step is not None
+        if slip(slips.skip):
+            continue
+        allowed = step.call.name != script.forbidden or slip(slips.disobey)
+        if allowed:
+            pending.append(step.call)
+        if following is not None and following.parallel:
+            continue
+        failed = bool(pending) and perform(*pending)[-1].error is not None
+        take_alternative = (not allowed or failed) and not slip(slips.shrug)
+        if (
+            step.otherwise
+            and step.otherwise.name != script.forbidden
+            and (take_alternative or slip(slips.eager))
+        ):
+            perform(step.otherwise)
+        pending = []
+    return True
+
+
+def _pursue_goal(
+    script: Script, index: int, turn: Turn, slips: Slips, slip: Callable, perform: Callable, rng: Random
+) -> None:
+    plans = script.plans[index]
+    plan = plans[0] if not slips.guess else rng.choice(plans)
+    if slip(slips.guess):
+        choices = list(turn.options) or calls_about(script, turn.goal[0] if turn.goal else "")
+        plan = [rng.choice(choices)]
+    for call in plan:
+        response = perform(call)[0]
+        if response.error and not slip(slips.shrug):
+            for other in rng.choice(plans):
+                perform(other)
+            return
+
+
+def _with_wrong_argument(script: Script, call: ToolCall, rng: Random) -> ToolCall:
+    tool = script.tool(call.name)
+    parameter = rng.choice(list(tool.kinds))
+    value = rng.choice(script.domain.pools[tool.kinds[parameter]])
+    return ToolCall(call.name, {**call.arguments, parameter: value})
+
+
+def _carry_out(script: Script, world: World, call: ToolCall) -> ToolResponse:
+    return script.tool(call.name).call(world, call.arguments)
+
+
+def calls_about(script: Script, key: str) -> list[ToolCall]:
+    """Every known call of a write that names the record `key`."""
+    return [
+        call
+        for tool in script.toolbox
+        if tool.write
+        for call in script.domain.calls(tool)
+        if key in call.arguments.values() and names_known(script, call)
+    ]
+
+
+def names_known(script: Script, call: ToolCall) -> bool:
+    """Whether every name in the call is a record of the state."""
+    return all(
+        value in script.state or kind == "month"
+        for value, kind in zip(call.arguments.values(), script.tool(call.name).kinds.values(), strict=True)
+        if isinstance(value, str)
+    )
+
+
+def as_messages(script: Script, episode: Episode) -> list[dict[str, Any]]:
+    """The whole conversation of an episode, in the standard form."""
+    messages: list[dict[str, Any]] = list(script.messages)
+    for index, (rounds, answer) in enumerate(episode.turns):
+        if index:
+            messages.append({"role": "user", "content": script.turns[index].text})
+        for r in rounds:
+            messages.append({"role": "assistant", "tool_calls": [call.to_message() for call in r.calls]})
+            for call, response in zip(r.calls, r.responses, strict=True):
+                messages.append({"role": "tool", "name": call.name, "content": response.text})
+        messages.append({"role": "assistant", "content": answer})
+    return messages

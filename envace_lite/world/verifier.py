@@ -1,0 +1,116 @@
+"""A judge that only reads: is a request carried out, as the conversation itself tells it?
+
+It knows the user's language and nothing else: no label, no environment, no rule of the world. So it is as right as the
+responses that it reads. Where they are real it checks a deed; where they are rehearsed it checks a thought, before
+anything is done.
+
+What is simplified against the paper: there the policy judges its rehearsals in words. This judge is written by hand
+for the language of the course, as a goal check or a unit test would be for a real system.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from envace_lite.world.task import NO_TOOL, UNKNOWN, Task
+from envace_lite.world.tools import ToolCall, ToolResponse, as_value
+
+DONE, OPEN, BROKEN = "done", "open", "broken"
+"""Carried out and answered; not yet, and nothing speaks against it; something else was done or said than asked for."""
+
+
+@dataclass
+class _Turn:
+    """A request, the calls made for it with their responses (None: not known), and the answers to it."""
+
+    request: str
+    exchanges: list[tuple[str, ToolResponse | None]] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)
+
+
+def judge(task: Task, said: Sequence[Mapping[str, Any]] = ()) -> str:
+    """What becomes of a task's requests, by the task's own messages and those that follow: a word of the above.
+
+    Steps are to be called in their order, an alternative exactly where its step was told to fail (or is forbidden). A
+    goal is reached when the responses say so. Each answer is the value told last of the record asked for.
+
+    Args:
+        task: its messages may be a conversation that has gone on for a while.
+        said: messages that follow. Calls at the end may be without a response.
+    """
+    forbidden = task.messages[0]["content"].partition(" policy never ")[2]
+    listed = {tool["function"]["name"] for tool in task.tools}
+    told = {key: str(value) for key, value in task.state.items()}
+    turns = _turns([*task.messages[1:], *said])
+    for turn in turns:
+        wish, _, asked = turn.request.rpartition(" report ")
+        for _, response in turn.exchanges:
+            told |= {key: str(value) for key, value in response.changed.items()} if response else {}
+        steps = [step.partition(" else ")[::2] for step in re.split(r" then | and ", wish)]
+        if wish.split(" ")[0] in ("reach", "choose"):
+            status = _reached(wish, dict(turn.exchanges), told)
+            wanted = told.get(asked, UNKNOWN)
+        elif all(call.split(" ")[0] in listed for call, _ in steps):
+            status = _followed(steps, turn.exchanges, forbidden)
+            wanted = told.get(asked, UNKNOWN)
+        else:
+            status, wanted = BROKEN if turn.exchanges else DONE, NO_TOOL
+        if not turn.answers:
+            return BROKEN if status == BROKEN else OPEN
+        if status != DONE or turn.answers != [wanted]:
+            return BROKEN
+    return OPEN if len(turns) <= len(task.later_turns) else DONE
+
+
+def _turns(conversation: Sequence[Mapping[str, Any]]) -> list[_Turn]:
+    turns: list[_Turn] = []
+    for message in conversation:
+        if message["role"] == "user":
+            turns.append(_Turn(message["content"]))
+        elif message["role"] == "tool":
+            exchanges = turns[-1].exchanges
+            place = next(i for i, (_, response) in enumerate(exchanges) if response is None)
+            exchanges[place] = (exchanges[place][0], ToolResponse.parse(message["content"]))
+        elif calls := message.get("tool_calls"):
+            turns[-1].exchanges += [(ToolCall.from_message(call).text, None) for call in calls]
+        else:
+            turns[-1].answers.append(message["content"])
+    return turns
+
+
+def _reached(wish: str, told: Mapping[str, ToolResponse | None], state: Mapping[str, str]) -> str:
+    kind, _, rest = wish.partition(" ")
+    if kind == "reach":
+        key, _, value = rest.partition(":")
+        return DONE if state.get(key) == value else OPEN
+    options, _, keep = rest.partition(" keep ")
+    key, _, least = keep.partition(":")
+    made = [told[option] for option in options.split(" or ") if option in told]
+    done = any(response is not None and response.error is None for response in made)
+    return DONE if done and (not keep or as_value(state[key]) >= as_value(least)) else OPEN  # type: ignore[operator]
+
+
+def _followed(
+    steps: Sequence[tuple[str, str]], exchanged: Sequence[tuple[str, ToolResponse | None]], forbidden: str
+) -> str:
+    """Whether the calls are those of the steps, in order, each with its alternative where it was told to fail."""
+    made, unfinished = iter(exchanged), False
+    for call, otherwise in steps:
+        failed = call.split()[0] == forbidden
+        if not failed:
+            text, response = next(made, (call, None))
+            if text != call:
+                return BROKEN
+            unfinished |= response is None
+            failed = response is not None and response.error is not None
+        if failed and otherwise and otherwise.split()[0] != forbidden:
+            text, response = next(made, (otherwise, None))
+            if text != otherwise:
+                return BROKEN
+            unfinished |= response is None
+    if next(made, None) is not None:
+        return BROKEN
+    return OPEN if unfinished else DONE
