@@ -13,7 +13,7 @@ from envace_lite.model.policy import Policy, load_policy, new_policy, with_lora
 from envace_lite.rehearsal import Gate
 from envace_lite.rehearsal.private import PrivateRehearsal
 from envace_lite.reward import answer_only, end_at_error, task_success
-from envace_lite.rollout import Execute, Rehearse, Replay, Simulate, Trajectory
+from envace_lite.rollout import Execute, Rehearse, Simulate, Trajectory
 from envace_lite.train import TrainConfig, TrainLog
 from envace_lite.world import DOMAINS, Domain, Session, Task, get_domain, load_tasks, paths, register
 from envace_lite.world.shipped import shipped_tasks
@@ -29,7 +29,6 @@ __all__ = [
     "Policy",
     "PrivateRehearsal",
     "Rehearse",
-    "Replay",
     "Report",
     "Session",
     "Simulate",

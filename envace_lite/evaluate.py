@@ -6,18 +6,17 @@ Every figure comes with a bootstrap interval that is clustered by task.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.stats import kendalltau
 
 from envace_lite import fidelity
 from envace_lite.fidelity.measures import Counts, counts, interval, ratio
 from envace_lite.model.policy import Policy
 from envace_lite.reward import task_success
-from envace_lite.rollout import Execute, Rehearse, Simulate, Trajectory, rollout
+from envace_lite.rollout import Execute, Responder, Trajectory, rollout
 from envace_lite.world import Task, get_domain
 
 METRICS = {
@@ -74,10 +73,6 @@ class Report:
         """One metric over everything in the report."""
         return ratio(self.counts(metric))
 
-    def by_depth(self) -> pd.DataFrame:
-        """Fidelity and optimism by the number of calls before."""
-        return fidelity.by_depth(self.pairs)
-
     def counts(self, metric: str) -> Counts:
         """Numerator and denominator of a metric for each task."""
         if metric in fidelity.METRICS:
@@ -102,14 +97,10 @@ class Report:
 
 
 def deploy(
-    policy: Policy, tasks: Sequence[Task], *, drafts: int = 0
+    policy: Policy, tasks: Sequence[Task], responder: Execute | None = None
 ) -> tuple[list[Trajectory], pd.DataFrame]:
-    """Run each task once on the real environment with greedy decoding.
-
-    Args:
-        drafts: as many as the policy was trained with (see `Responder.drafts`).
-    """
-    responder = Execute(drafts=drafts)
+    """Run each task once on the real environment with greedy decoding."""
+    responder = responder or Execute()
     trajectories = rollout(policy, tasks, responder, temperature=0.0)
     rows = []
     for trajectory, session in zip(trajectories, responder.sessions, strict=True):
@@ -136,7 +127,9 @@ def deploy(
     return trajectories, pd.DataFrame(rows)
 
 
-def rehearsed_alone(policy: Policy, tasks: Sequence[Task], *, drafts: int = 0) -> pd.DataFrame:
+def rehearsed_alone(
+    policy: Policy, tasks: Sequence[Task], responder: Responder | None = None
+) -> pd.DataFrame:
     """Run each task once in the policy's own rehearsed world, greedily, and see what comes of the same calls really.
 
     Returns:
@@ -144,7 +137,7 @@ def rehearsed_alone(policy: Policy, tasks: Sequence[Task], *, drafts: int = 0) -
         that episode and the answers are those given there.
     """
     rows = []
-    for trajectory in rollout(policy, tasks, Rehearse(drafts=drafts), temperature=0.0):
+    for trajectory in rollout(policy, tasks, responder, temperature=0.0):
         session = get_domain(trajectory.task.domain).reset(trajectory.task)
         for call, _ in trajectory.exchanges:
             session.call(call)
@@ -153,34 +146,20 @@ def rehearsed_alone(policy: Policy, tasks: Sequence[Task], *, drafts: int = 0) -
     return pd.DataFrame(rows)
 
 
-def rank_agreement(
-    policies: Mapping[str, Policy], world: Policy, tasks: Sequence[Task]
-) -> tuple[pd.DataFrame, float]:
-    """Whether a rehearsed world ranks policies as the real one does.
-
-    Args:
-        policies: who act.
-        world: whose rehearse role answers all of them.
-
-    Returns:
-        By policy: real success, and task success when `world` answers; and Kendall's tau of the two columns.
-    """
-    rows = {}
-    for name, policy in policies.items():
-        real = deploy(policy, tasks)[1].real_success.mean()
-        trajectories = rollout(policy, tasks, Simulate(world), temperature=0.0)
-        rows[name] = {"real": real, "rehearsed": sum(map(task_success, trajectories)) / len(tasks)}
-    table = pd.DataFrame(rows).T
-    return table, float(kendalltau(table.real, table.rehearsed).statistic)
-
-
-def evaluate(policy: Policy, tasks: Sequence[Task], *, seed: int = 0, drafts: int = 0) -> Report:
+def evaluate(
+    policy: Policy,
+    tasks: Sequence[Task],
+    *,
+    seed: int = 0,
+    real: Execute | None = None,
+    rehearsed: Responder | None = None,
+) -> Report:
     """Real success, committed calls, wrong writes, rehearsed success and fidelity on some tasks.
 
     Args:
         tasks: usually a test or held-out split.
         seed: of the probe pairs.
-        drafts: as for `deploy`.
+        real, rehearsed: responders of the two worlds; by default those without any addition.
     """
-    deployed = deploy(policy, tasks, drafts=drafts)[1].join(rehearsed_alone(policy, tasks, drafts=drafts))
+    deployed = deploy(policy, tasks, real)[1].join(rehearsed_alone(policy, tasks, rehearsed))
     return Report(deployed, fidelity.probe(policy, tasks, seed))

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from envace_lite.rollout import Trajectory
-from envace_lite.world.verifier import DONE, judge
 
 Reward = Callable[[Trajectory], float]
 
@@ -42,19 +41,3 @@ def end_at_error(trajectory: Trajectory) -> float:
     An honest error then never earns more than a cheerful success, so it teaches a simpler world.
     """
     return 0.0 if any(response.error for _, response in trajectory.exchanges) else task_success(trajectory)
-
-
-def self_judged(trajectory: Trajectory) -> float:
-    """1 if the requests were carried out as the responses tell it (see `world.verifier`), whatever the label says.
-
-    The rehearsed world judges itself: nothing rewards telling the truth.
-    """
-    return float(judge(trajectory.task, trajectory.said) == DONE)
-
-
-REWARDS: dict[str, Reward] = {
-    "task_success": task_success,
-    "answer_only": answer_only,
-    "end_at_error": end_at_error,
-    "self_judged": self_judged,
-}

@@ -4,7 +4,7 @@ What is simplified against the paper: a batch advances one token a time on one C
 a call that cannot be parsed ends the episode as a failure instead of bringing an error from the harness.
 
 Each row of the batch takes one token a step. Some tokens are sampled, by the act role or by the rehearse role; the
-others are forced: headers, injected responses, what the user says next. So all rows stay in the same column of one
+others are injected: headers, injected responses, what the user says next. So all rows stay in the same column of one
 preallocated key-value cache. A group's prompt is read once, rows that are finished leave the batch, and the ids that
 were sampled are the ids that are trained on: nothing is decoded and encoded again.
 
@@ -13,14 +13,12 @@ Who answers a call is the responder's business:
     Rehearse    the policy itself, in its rehearse role (world rehearsal)
     Execute     the real environment
     Simulate    another, frozen policy
-    Replay      a recorded trace
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -35,9 +33,9 @@ from envace_lite.world import Session, Task, get_domain
 from envace_lite.world.tools import ToolCall, ToolError, ToolResponse, parse_calls
 
 HORIZON = 10
-"""An episode with more calls than this ends as a failure."""
+"""The call of this number is answered, and then the episode ends as a failure."""
 MAX_TOKENS = 160
-"""And so does one with more tokens after its prompt."""
+"""With so many tokens after its prompt an episode ends as a failure."""
 
 
 # ------------------------------------------------------------------------------------------------ responders
@@ -51,15 +49,12 @@ class Responder:
         simulator: the policy that writes the response, if it is another one.
         environment_calls: how many calls the real environment has answered so far.
         horizon: calls after which an episode ends; with 0 it ends at the first call, unanswered.
-        drafts: messages that the act role writes and sets aside before each one that counts: free thinking. They
-            are act tokens like others, stay in sight until the episode ends, and are trained.
     """
 
     role = REHEARSE
     simulator: Policy | None = None
     environment_calls = 0
     horizon = HORIZON
-    drafts = 0
 
     def start(self) -> None:
         """Called before a batch of episodes is opened."""
@@ -68,12 +63,16 @@ class Responder:
         """What answers the calls of one episode; None when the answers are sampled."""
         return None
 
+    def aside(self, number: int) -> bool:
+        """Whether the act role's message of this number, from 1, is set aside: it stays in sight, unanswered."""
+        return False
+
 
 class Rehearse(Responder):
     """The policy answers its own calls. No session is ever opened."""
 
-    def __init__(self, *, horizon: int = HORIZON, drafts: int = 0):
-        self.horizon, self.drafts = horizon, drafts
+    def __init__(self, *, horizon: int = HORIZON):
+        self.horizon = horizon
 
 
 class Execute(Responder):
@@ -81,8 +80,7 @@ class Execute(Responder):
 
     role = GIVEN
 
-    def __init__(self, *, drafts: int = 0) -> None:
-        self.drafts = drafts
+    def __init__(self) -> None:
         self.sessions: list[Session] = []
 
     def start(self) -> None:
@@ -110,23 +108,6 @@ class Simulate(Responder):
 
     def __init__(self, simulator: Policy):
         self.simulator = simulator
-
-
-class Replay(Responder):
-    """A recorded trace answers: a recorded call brings its response, any other the error `unrecorded`.
-
-    Args:
-        traces: for each task id, the recorded calls (as compact sentences) with their responses.
-    """
-
-    role = GIVEN
-
-    def __init__(self, traces: Mapping[str, Mapping[str, ToolResponse]]):
-        self.traces = traces
-
-    def open(self, task: Task) -> Callable[[ToolCall], ToolResponse]:
-        recorded = self.traces.get(task.id, {})
-        return lambda call: recorded.get(call.text, ToolResponse({}, "unrecorded", {}))
 
 
 # ------------------------------------------------------------------------------------------------ trajectories
@@ -160,6 +141,12 @@ class Trajectory:
     outputs: dict[int, int] = field(default_factory=lambda: {ACT: 0, REHEARSE: 0})
     said: list[dict[str, Any]] = field(default_factory=list)
 
+    def append(self, token: int, role: int, log_prob: float) -> None:
+        """Add one token."""
+        self.ids.append(token)
+        self.roles.append(role)
+        self.log_probs.append(log_prob)
+
     def messages(self) -> list[dict[str, Any]]:
         """The conversation in the standard form."""
         return [*(dict(message) for message in self.task.messages), *self.said]
@@ -189,65 +176,66 @@ def act_message(text: str, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]
 
 
 class Row:
-    """One row: what it is doing, and which tokens it is forced to take next.
+    """One row of the batch: what it is doing, and which tokens are injected before it samples again.
 
     Args:
-        pot: tokens that this row and others may still take together, in a list of one; None for no limit.
+        max_tokens: the row ends as `overlong` with so many tokens, or when the context is full.
+
+    Raises:
+        ValueError: the prompt alone fills the context.
     """
 
-    def __init__(
-        self, chat: Chat, trajectory: Trajectory, responder: Responder, pot: list[int] | None = None
-    ):
-        self.chat, self.trajectory, self.responder, self.pot = chat, trajectory, responder, pot
+    def __init__(self, chat: Chat, trajectory: Trajectory, responder: Responder, max_tokens: int):
+        self.chat, self.trajectory, self.responder = chat, trajectory, responder
+        self.room = min(max_tokens, CONTEXT - len(trajectory.prompt))
+        if self.room < 1:
+            raise ValueError(
+                f"{trajectory.task.id}: its prompt has {len(trajectory.prompt)} tokens, and the context {CONTEXT}"
+            )
         self.answer = responder.open(trajectory.task)
-        self.forced: deque[int] = deque()
+        self.injected: deque[int] = deque()
         self.message: list[int] = []
         self.rehearsing = False
         self.pending: deque[ToolCall] = deque()
         self.turn = 0
-        self.drafted = 0
 
     @property
     def done(self) -> bool:
         return bool(self.trajectory.ending)
 
     def take(self, token: int, log_prob: float) -> None:
-        """Append a sampled token, or the next forced one in its place."""
+        """Append a sampled token, or the next injected one in its place."""
         record = self.trajectory
-        if self.pot is not None:
-            if not self.pot[0]:
-                record.ending = "overlong"
-                return
-            self.pot[0] -= 1
-        if self.forced:
-            record.ids.append(self.forced.popleft())
-            record.roles.append(GIVEN)
-            record.log_probs.append(0.0)
-            return
-        role = self.responder.role if self.rehearsing else ACT
-        record.ids.append(token)
-        record.roles.append(role)
-        record.log_probs.append(log_prob if role != GIVEN else 0.0)
-        self.message.append(token)
-        if token == self.chat.end:
-            self._close()
-        elif len(self.message) >= LONGEST_MESSAGE or len(record.prompt) + len(record.ids) >= CONTEXT - 1:
+        if self.injected:
+            record.append(self.injected.popleft(), GIVEN, 0.0)
+        else:
+            role = self.responder.role if self.rehearsing else ACT
+            record.append(token, role, log_prob if role != GIVEN else 0.0)
+            self.message.append(token)
+            if token == self.chat.end:
+                self._close()
+        if not self.done and (len(self.message) >= LONGEST_MESSAGE or len(record.ids) >= self.room):
             record.ending = "overlong"
-            record.outputs[REHEARSE if self.rehearsing else ACT] += 1
+            record.outputs[self._author] += bool(self.message)  # a message that is cut off was written too
+
+    @property
+    def _author(self) -> int:
+        return REHEARSE if self.rehearsing else ACT
 
     def _close(self) -> None:
+        """Go on after a message that was sampled to its end."""
         text, self.message = self.chat.decode(self.message[:-1]), []
-        record = self.trajectory
+        outputs = self.trajectory.outputs
+        outputs[self._author] += 1
         if self.rehearsing:
-            record.outputs[REHEARSE] += 1
             self._responded(ToolResponse.parse(text), text)
-            return
-        record.outputs[ACT] += 1
-        if self.drafted < self.responder.drafts:
-            self.drafted += 1
-            self.forced.append(self.chat.assistant)
-            return
-        self.drafted = 0
+        elif self.responder.aside(outputs[ACT]):
+            self.injected.append(self.chat.assistant)
+        else:
+            self._acted(text)
+
+    def _acted(self, text: str) -> None:
+        record = self.trajectory
         try:
             message = act_message(text, record.task.tools)
         except ToolError:
@@ -268,19 +256,19 @@ class Row:
         if self.turn == len(later):
             self.trajectory.ending = "answer"
             return
-        self.forced.extend(self.chat.encode(f"<user> {later[self.turn]} <end> <assistant>"))
+        self.injected.extend(self.chat.encode(f"<user> {later[self.turn]} <end> <assistant>"))
         self.trajectory.said.append({"role": "user", "content": later[self.turn]})
         self.turn += 1
 
     def _respond(self) -> None:
         call = self.pending[0]
-        self.forced.extend(self.chat.encode(f"<tool> {call.name}"))
+        self.injected.extend(self.chat.encode(f"<tool> {call.name}"))
         if self.answer is None:
             self.rehearsing = True
             return
         response = self.answer(call)
         # A real response may name a record that the compact language has no word for.
-        self.forced.extend(self.chat.encode(f"{response.text} <end>", strict=False))
+        self.injected.extend(self.chat.encode(f"{response.text} <end>", strict=False))
         self._responded(response, response.text)
 
     def _responded(self, response: ToolResponse, text: str) -> None:
@@ -293,7 +281,7 @@ class Row:
         elif len(self.trajectory.exchanges) >= self.responder.horizon:
             self.trajectory.ending = "horizon"
         else:
-            self.forced.append(self.chat.assistant)
+            self.injected.append(self.chat.assistant)
 
 
 # ------------------------------------------------------------------------------------------------ the engine
@@ -309,7 +297,6 @@ def rollout(
     temperature: float = 1.0,
     generator: torch.Generator | None = None,
     max_tokens: int = MAX_TOKENS,
-    allowance: Sequence[int] | None = None,
 ) -> list[Trajectory]:
     """Run `group_size` episodes of each task.
 
@@ -318,58 +305,48 @@ def rollout(
         responder: who answers calls; `Rehearse()` by default.
         temperature: of both roles; 0 is greedy.
         generator: all randomness comes from it.
-        max_tokens: an episode with more tokens ends as `overlong`.
-        allowance: for each task the most tokens that its episodes may take together; an episode that finds it spent
-            ends as `overlong`.
+        max_tokens: an episode with so many tokens ends as `overlong`.
 
     Returns:
         Trajectories, those of one task next to each other.
 
     Raises:
         VocabularyError: a simulator has another vocabulary.
+        ValueError: a prompt alone fills the context.
     """
     if not tasks:
         return []
     responder, chat = responder or Rehearse(), policy.chat
-    if responder.simulator and responder.simulator.chat.words != chat.words:
+    policies = [policy, *([responder.simulator] if responder.simulator else [])]
+    if any(p.chat.words != chat.words for p in policies):
         raise VocabularyError(
             "the simulator has another vocabulary than the policy; train both from the same base"
         )
     responder.start()
     prompts = [chat.render(task.messages, task.tools, prompt="act") for task in tasks]
-    room = min(max_tokens, CONTEXT - max(map(len, prompts), default=0))
-    pots = [None] * len(tasks) if allowance is None else [[tokens] for tokens in allowance]
-    episodes = [
-        Row(chat, Trajectory(task, prompt), responder, pot)
-        for task, prompt, pot in zip(tasks, prompts, pots, strict=True)
+    rows = [
+        Row(chat, Trajectory(task, prompt), responder, max_tokens)
+        for task, prompt in zip(tasks, prompts, strict=True)
         for _ in range(group_size)
     ]
-    with ExitStack() as stack:
-        decoders = [Decoder(stack.enter_context(policy.sampler()), prompts, group_size, room, chat.pad)]
+    room = max(row.room for row in rows)
+    decoders = [Decoder(p.folded().model, prompts, group_size, room, chat.pad) for p in policies]
+    active = rows
+    while True:
+        logits = decoders[0].logits
         if responder.simulator:
-            model = stack.enter_context(responder.simulator.sampler())
-            decoders.append(Decoder(model, prompts, group_size, room, chat.pad))
-        active = list(episodes)
-        for _ in range(room):
-            logits = decoders[0].logits
-            if responder.simulator:
-                rehearsing = torch.tensor([episode.rehearsing for episode in active])
-                logits = torch.where(rehearsing[:, None], decoders[1].logits, logits)
-            tokens, log_p = sample(logits, temperature, generator)
-            for episode, token, value in zip(active, tokens.tolist(), log_p.tolist(), strict=True):
-                if not episode.done:
-                    episode.take(token, value)
-            running = [row for row, episode in enumerate(active) if not episode.done]
-            if not running:
-                break
-            if len(running) <= 0.8 * len(active):  # copying the cache costs about as much as one step
-                for decoder in decoders:
-                    decoder.pick(torch.tensor(running))
-                active = [active[row] for row in running]
-            # A row that found its allowance spent at once has no ids; it waits to be dropped.
-            following = torch.tensor([(e.trajectory.ids or e.trajectory.prompt)[-1] for e in active])
+            rehearsing = torch.tensor([row.rehearsing for row in active])
+            logits = torch.where(rehearsing[:, None], decoders[1].logits, logits)
+        tokens, log_p = sample(logits, temperature, generator)
+        for row, token, value in zip(active, tokens.tolist(), log_p.tolist(), strict=True):
+            if not row.done:
+                row.take(token, value)
+        running = [place for place, row in enumerate(active) if not row.done]
+        if not running:
+            return [row.trajectory for row in rows]
+        if len(running) <= 0.8 * len(active):  # copying the cache costs about as much as one step
             for decoder in decoders:
-                decoder.step(following)
-    for episode in episodes:
-        episode.trajectory.ending = episode.trajectory.ending or "overlong"
-    return [episode.trajectory for episode in episodes]
+                decoder.pick(torch.tensor(running))
+            active = [active[place] for place in running]
+        for decoder in decoders:
+            decoder.step(torch.tensor([row.trajectory.ids[-1] for row in active]))

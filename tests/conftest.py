@@ -118,7 +118,7 @@ def apt(lessons: list[tuple[Task, list[dict[str, Any]]]]) -> Policy:
     imitated = torch.tensor(roles) != GIVEN
     optimizer = torch.optim.Adam(policy.model.parameters(), lr=1e-2)
     for _ in range(200):
-        log_p, _, _ = policy.backward(families, lambda log_p, _, where: [-log_p[imitated[where]].mean()])
+        log_p, _ = policy.backward(families, lambda log_p, _, where: -log_p[imitated[where]].mean())
         optimizer.step()
         if log_p[imitated].mean() > -0.03:
             break

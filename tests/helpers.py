@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
 from itertools import islice
 from types import SimpleNamespace
@@ -129,15 +128,8 @@ class Scripted(Policy):
 
     def __init__(self, conversations: Sequence[Sequence[int]], chat: Chat = CHAT):
         self.conversations, self.chat = [list(ids) for ids in conversations], chat
-        self.config = SimpleNamespace(num_hidden_layers=1)
-        self.model = self._read  # type: ignore[assignment]
-
-    @contextmanager
-    def sampler(self) -> Iterator[Any]:
-        yield self
-
-    def lm_head(self, states: Tensor) -> Tensor:
-        return states
+        config = SimpleNamespace(num_hidden_layers=1)
+        self.model = SimpleNamespace(model=self._read, lm_head=lambda states: states, config=config)
 
     def _read(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any, **_: Any) -> SimpleNamespace:
         column = ids[:, None, :, None].float()

@@ -170,7 +170,7 @@ def test_the_joint_update_of_03_is_the_librarys(apt: Policy) -> None:
             joint_update(policy, group, rewards, optimizer)
         else:
             config = TrainConfig(steps=1, prompts=1, lr=0.1, warmup=1, max_grad_norm=1e9)
-            update(policy, group, rewards[None], config, optimizer, 0)
+            update(policy, group, rewards[None], config, optimizer)
         results.append(weights(policy))
     start = weights(with_lora(apt, rank=4, seed=0))
     moved = max((results[0][name] - start[name]).abs().max().item() for name in start)

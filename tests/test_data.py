@@ -149,7 +149,7 @@ def test_the_base_loads(base: Policy) -> None:
 def test_the_pages_give_the_size_of_the_base(base: Policy) -> None:
     for page in ("README.md", "data/base/README.md"):
         (million,) = re.findall(r"([\d.]+) million parameters", text(page))
-        assert float(million) == round(base.parameters() / 1e6, 1), page
+        assert float(million) == round(base.num_parameters() / 1e6, 1), page
     (words,) = re.findall(r"(\d+) words", text("data/base/README.md"))
     assert int(words) == len(base.chat.words)
 

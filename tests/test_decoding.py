@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 
 from envace_lite.model.decoding import Decoder, sample
 from envace_lite.model.policy import new_policy
 from envace_lite.model.shared_prefix import FAMILIES, Seats
+from helpers import copied
 
 POLICY = new_policy(width=32, layers=2)
 PROMPTS = [[9, 10, 11, 12, 13, 14], [20, 21], [30, 31, 32, 33]]
@@ -51,7 +54,8 @@ def test_logits_are_those_of_the_whole_sequence_whoever_has_left(copies: int) ->
     """Rows leave at random, so that places and whole families fall empty and the rest closes up, several times."""
     rng = Random(copies)
     chat = POLICY.chat
-    with torch.inference_mode(), POLICY.sampler() as model:
+    model = POLICY.model
+    with torch.inference_mode():
         decoder = Decoder(model, PROMPTS, copies, 20, chat.pad)
         rows = [list(prompt) for prompt in PROMPTS for _ in range(copies)]
         for step in range(20):
@@ -68,7 +72,8 @@ def test_logits_are_those_of_the_whole_sequence_whoever_has_left(copies: int) ->
 
 
 def test_a_family_keeps_its_prompt_once() -> None:
-    with torch.inference_mode(), POLICY.sampler() as model:
+    model = POLICY.model
+    with torch.inference_mode():
         decoder = Decoder(model, PROMPTS, 8, 5, POLICY.chat.pad)
         decoder.step(torch.full((24,), 9))
     assert decoder.layers[0].keys.shape[:3] == (3, 4, 6 + 5 * 8)
@@ -87,17 +92,17 @@ def test_a_row_sees_its_prompt_and_itself() -> None:
 
 @pytest.mark.same_bits
 def test_without_seats_it_is_the_usual_attention() -> None:
-    """So the model in the block reads and generates as it does outside."""
-    ids = torch.tensor([PROMPTS[0]])
-    before = POLICY.model(ids).logits
-    with POLICY.sampler() as model:
-        assert model.config._attn_implementation == FAMILIES
-        assert torch.equal(model(ids).logits, before)
-        assert model.generate(ids, max_new_tokens=2, do_sample=False).shape[1] <= 8
+    """So the model reads and generates elsewhere as any other one."""
+    usual = copied(POLICY).model
+    usual.set_attn_implementation("sdpa")
+    ids, model = torch.tensor([PROMPTS[0]]), POLICY.model
+    assert model.config._attn_implementation == FAMILIES
+    assert torch.equal(model(ids).logits, usual(ids).logits)
+    assert model.generate(ids, max_new_tokens=2, do_sample=False).shape[1] <= 8
 
 
-def test_the_usual_attention_stands_there_again_after_an_error() -> None:
-    usual = POLICY.model.config._attn_implementation
-    with pytest.raises(KeyboardInterrupt), POLICY.sampler():
-        raise KeyboardInterrupt
-    assert POLICY.model.config._attn_implementation == usual != FAMILIES
+def test_a_saved_policy_asks_for_the_usual_attention(tmp_path: Path) -> None:
+    """Plain transformers, which know nothing of ours, load it."""
+    POLICY.save(tmp_path)
+    assert FAMILIES not in (tmp_path / "config.json").read_text(encoding="utf-8")
+    assert LlamaForCausalLM.from_pretrained(tmp_path).config._attn_implementation == "sdpa"

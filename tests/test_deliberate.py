@@ -15,7 +15,7 @@ import pytest
 
 from envace_lite import cli, paths
 from envace_lite.evaluate import deploy
-from envace_lite.experiments import arms, deliberate, plots
+from envace_lite.experiments import arms, deliberate, plots, verdict
 from envace_lite.experiments.arms import load_records
 from envace_lite.experiments.deliberate import METRICS, as_frame, run_deliberate, summary, tell_apart
 from envace_lite.experiments.deliberate_tables import (
@@ -28,15 +28,14 @@ from envace_lite.experiments.deliberate_tables import (
     tables,
 )
 from envace_lite.experiments.records import RecordError
+from envace_lite.experiments.ways import CONTROLS, METHODS, USUAL, make
 from envace_lite.model.policy import Policy
-from envace_lite.rehearsal import scorers
 from envace_lite.rehearsal.episode import Episode, Plain
 from envace_lite.rehearsal.scorers import CONTENT
-from envace_lite.rehearsal.ways import CONTROLS, METHODS, USUAL, make
 from envace_lite.reward import task_success
 from envace_lite.world import TRAP, Task
 
-QUICK = partial(scorers.fit_verdict, steps=2)
+QUICK = partial(verdict.fit_verdict, steps=2)
 """A verdict that has hardly learned anything."""
 Lessons = list[tuple[Task, list[dict[str, Any]]]]
 
@@ -51,7 +50,7 @@ def few_tasks(lessons: Lessons, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(arms, "shipped_tasks", chosen)
     monkeypatch.setattr(deliberate, "shipped_tasks", chosen)
-    for module in (scorers, deliberate):
+    for module in (verdict, deliberate):
         monkeypatch.setattr(module, "fit_verdict", QUICK)
 
 

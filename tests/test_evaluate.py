@@ -8,7 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from envace_lite.evaluate import METRICS, Report, deploy, evaluate, rank_agreement, rehearsed_alone
+from envace_lite.evaluate import METRICS, Report, deploy, evaluate, rehearsed_alone
+from envace_lite.experiments.arms import rank_agreement
+from envace_lite.fidelity import by_depth
 from envace_lite.fidelity.pairs import GROUNDINGS
 from envace_lite.model.policy import Policy
 from envace_lite.world import Task
@@ -128,7 +130,7 @@ def test_a_report_of_one_who_knows(apt: Policy, lessons: Lessons) -> None:
         "goal",
     }
     assert "real_success" in report._repr_html_()
-    depth = report.by_depth()
+    depth = by_depth(report.pairs)
     assert depth.pairs.sum() == len(report.pairs)
     assert depth.fidelity.between(0, 1).all()
 
@@ -207,7 +209,7 @@ def test_known_fidelity(metric: str, value: float) -> None:
 
 
 def test_known_depths() -> None:
-    table = Report(pd.DataFrame({"task": ["a", "b"], "domain": "retail"}), PAIRS).by_depth()
+    table = by_depth(PAIRS)
     assert table.pairs.tolist() == [3, 3, 2]
     assert table.fidelity.tolist() == pytest.approx([1 / 3, 2 / 3, 0])
     assert table.optimism.tolist()[::2] == pytest.approx([1 / 3, 0])

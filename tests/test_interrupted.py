@@ -391,17 +391,17 @@ def small_disk() -> Iterator[None]:
 @pytest.mark.usefixtures("small_disk")
 def test_what_does_not_fit_leaves_what_was_there(apt: Policy, tmp_path: Path) -> None:
     """A checkpoint, a record and a policy."""
-    save_state(tmp_path / "state.pt", {"step": 1})
+    save_state(tmp_path / "state.pt", {}, step=1)
     write_record("one", {"seed": 1}, tmp_path)
     with pytest.raises(
         CheckpointError, match=r"^cannot write the checkpoint .*state\.pt: File too large; [^\n]+$"
     ):
-        save_state(tmp_path / "state.pt", {"step": 2, "weights": weights(apt)})
+        save_state(tmp_path / "state.pt", {}, step=2, weights=weights(apt))
     with pytest.raises(RecordError, match=r"^cannot write the record .*one\.json: File too large; [^\n]+$"):
         write_record("one", {"seed": 2, "rows": list(range(9999))}, tmp_path)
     with pytest.raises(PolicyError, match=r"^cannot write the policy to [^\n]+ File too large[^\n]*$"):
         apt.save(tmp_path / "policy")
-    assert load_state(tmp_path / "state.pt") == {"step": 1}
+    assert load_state(tmp_path / "state.pt")["step"] == 1
     assert read_record(tmp_path / "one.json")["seed"] == 1
     assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {"state.pt", "one.json"}
 

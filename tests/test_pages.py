@@ -23,9 +23,9 @@ from PIL import Image
 
 from envace_lite import paths
 from envace_lite.evaluate import METRICS, evaluate
-from envace_lite.experiments import demo, plots
-from envace_lite.fidelity import compare, pages, probe_pairs, rehearse
-from envace_lite.fidelity.pages import mark_difference, side_by_side, worst_first, write_page
+from envace_lite.experiments import demo, pages, plots
+from envace_lite.experiments.pages import mark_difference, side_by_side, worst_first, write_page
+from envace_lite.fidelity import compare, probe_pairs, rehearse
 from envace_lite.model.policy import Policy, load_policy
 from envace_lite.train import TrainConfig
 from envace_lite.world import Task

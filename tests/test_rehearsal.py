@@ -11,24 +11,20 @@ import pytest
 import torch
 
 from envace_lite.evaluate import deploy
+from envace_lite.experiments.deliberate import how_it_went
+from envace_lite.experiments.harm import can_be_undone, harm, irreversible_writes, wrong_writes
+from envace_lite.experiments.thinking import Refine, Scratchpad, ThinkingRehearse
+from envace_lite.experiments.verdict import WrittenVerdict, fit_verdict
 from envace_lite.model.chat import ACT, GIVEN
 from envace_lite.model.decoding import LONGEST_MESSAGE
 from envace_lite.model.policy import Policy
 from envace_lite.rehearsal import Entry, ImaginedCall, Ledger, imagining
 from envace_lite.rehearsal import episode as episodes_module
 from envace_lite.rehearsal.choice import Choice
-from envace_lite.rehearsal.controls import Refine, Scratch, Vote
+from envace_lite.rehearsal.controls import Vote
 from envace_lite.rehearsal.episode import Deliberation, Episode, Plain
-from envace_lite.rehearsal.harm import can_be_undone, harm, irreversible_writes, wrong_writes
 from envace_lite.rehearsal.private import PrivateRehearsal
-from envace_lite.rehearsal.scorers import (
-    WrittenVerdict,
-    agreement,
-    carried_out,
-    fit_verdict,
-    likelihood,
-    no_errors,
-)
+from envace_lite.rehearsal.scorers import agreement, carried_out, likelihood, no_errors
 from envace_lite.reward import task_success
 from envace_lite.rollout import Execute, Rehearse, Trajectory, rollout
 from envace_lite.world import DOMAINS, Outcome, Session, Task, get_domain
@@ -138,9 +134,9 @@ def test_without_a_budget_it_is_plain_execution(
 def test_greedy_plain_execution_is_the_evaluation(apt: Policy, lessons: Lessons) -> None:
     tasks = tasks_of(lessons)
     frame = deploy(apt, tasks)[1]
-    rows = [episode.row() for episode in Plain(apt, temperature=0.0).run(tasks)]
+    rows = [how_it_went(episode) for episode in Plain(apt, temperature=0.0).run(tasks)]
     for name in ("task", "kind", "real_success", "wrong_writes", "committed_calls"):
-        assert [row[name] for row in rows] == list(frame[name]), name
+        assert [line[name] for line in rows] == list(frame[name]), name
 
 
 # Nothing imagined reaches the world --------------------------------------------------------------------------
@@ -235,16 +231,12 @@ def test_the_ledger_proves_it(apt: Policy, lessons: Lessons) -> None:
 
 WAYS: dict[str, Callable[[Policy], Plain]] = {
     "plain": lambda policy: Plain(policy, temperature=1.3),
-    "scratch": lambda policy: Scratch(policy, 2),
+    "scratch": lambda policy: Scratchpad(policy, 2),
     "parallel": lambda policy: PrivateRehearsal(policy, 3, temperature=1.3),
-    "one call deep": lambda policy: PrivateRehearsal(policy, 3, depth=1),
     "memory": lambda policy: PrivateRehearsal(policy, 3, memory=True, temperature=1.3),
     "sequential": lambda policy: PrivateRehearsal(policy, 3, "sequential", memory=True, temperature=1.3),
     "write": lambda policy: PrivateRehearsal(policy, 2, when="write", temperature=1.3),
-    "unsure": lambda policy: PrivateRehearsal(policy, 2, when="unsure", scorer="no_errors"),
-    "tokens": lambda policy: PrivateRehearsal(policy, 8, scorer="likelihood", tokens=70, temperature=1.3),
-    "in turn": lambda policy: PrivateRehearsal(policy, 8, "sequential", tokens=200, temperature=1.3),
-    "after a draft": lambda policy: PrivateRehearsal(policy, 8, when="write", tokens=150, temperature=1.3),
+    "fewest errors": lambda policy: PrivateRehearsal(policy, 2, scorer="no_errors"),
     "vote": lambda policy: Vote(policy, 40, temperature=1.3),
     "refine": lambda policy: Refine(policy, 40, temperature=1.3),
 }
@@ -271,16 +263,12 @@ def test_the_ledger_counts_what_the_engine_computes(
 
 
 def overspent(way: Deliberation, tasks: Sequence[Task], monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Tokens and continuations of each decision, above what was allowed."""
+    """Tokens of each decision, above what was allowed."""
     above: list[int] = []
     commit = Episode.commit
 
     def watched(episode: Episode, choice: Choice, chat: Any) -> None:
-        tokens = way.tokens if isinstance(way, PrivateRehearsal) else way.budget
-        if tokens is not None:
-            above.append(choice.spent - len(choice.drawn[0].prompt) - tokens)
-        if isinstance(way, PrivateRehearsal):
-            above.append(len(choice.drawn) - way.budget - (way.when != "always"))
+        above.append(choice.spent - len(choice.drawn[0].prompt) - way.budget)
         commit(episode, choice, chat)
 
     monkeypatch.setattr(Episode, "commit", watched)
@@ -289,13 +277,6 @@ def overspent(way: Deliberation, tasks: Sequence[Task], monkeypatch: pytest.Monk
 
 
 TIGHT: dict[str, Callable[[Policy, int], Deliberation]] = {
-    "parallel": lambda policy, tokens: PrivateRehearsal(policy, 4, tokens=tokens, temperature=1.5),
-    "sequential": lambda policy, tokens: PrivateRehearsal(
-        policy, 4, "sequential", tokens=tokens, temperature=1.5
-    ),
-    "write": lambda policy, tokens: PrivateRehearsal(
-        policy, 4, when="write", tokens=tokens, temperature=1.5, memory=True
-    ),
     "vote": lambda policy, tokens: Vote(policy, tokens, temperature=1.5),
     "refine": lambda policy, tokens: Refine(policy, tokens, temperature=1.5),
 }
@@ -307,23 +288,17 @@ def test_a_budget_is_never_exceeded(
     apt: Policy, lessons: Lessons, monkeypatch: pytest.MonkeyPatch, name: str, tokens: int
 ) -> None:
     above = overspent(TIGHT[name](apt, tokens), tasks_of(lessons), monkeypatch)
-    assert max(above) <= 0
-    if name in ("vote", "refine"):
-        assert max(above) == 0  # somewhere the last token was spent: the comparison is at equal tokens
+    assert max(above) == 0  # somewhere the last token was spent: the comparison is at equal tokens
 
 
-@pytest.mark.parametrize("name", ["parallel", "vote", "refine"])
+@pytest.mark.parametrize("name", TIGHT)
 def test_a_budget_that_is_ignored_is_found(
     apt: Policy, lessons: Lessons, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    long = find_task("retail", "calls:4", without=("turns:2",))
-    policy = scripted((long, conversation(long))) if name == "parallel" else apt
-    tasks = [long] if name == "parallel" else tasks_of(lessons)
-    assert max(overspent(TIGHT[name](policy, LONGEST_MESSAGE), tasks, monkeypatch)) <= 0
     draw = Deliberation.draw
-    monkeypatch.setattr(Deliberation, "draw", lambda *arguments: draw(*arguments[:5]))
+    monkeypatch.setattr(Deliberation, "draw", lambda *arguments, **_: draw(*arguments))
     monkeypatch.setattr(Vote, "affordable", lambda _, drawn: list(drawn))
-    assert max(overspent(TIGHT[name](policy, LONGEST_MESSAGE), tasks, monkeypatch)) > 0
+    assert max(overspent(TIGHT[name](apt, LONGEST_MESSAGE), tasks_of(lessons), monkeypatch)) > 0
 
 
 def test_a_budget_of_continuations_is_used(apt: Policy, lessons: Lessons) -> None:
@@ -354,16 +329,6 @@ def test_calls_made_together_are_committed_together(lessons: Lessons) -> None:
     assert episode.session.verify(episode.answers).success
 
 
-def test_depth(lessons: Lessons) -> None:
-    task, messages = next(lesson for lesson in lessons if "calls:3" in lesson[0].tags)
-    for depth in (1, 2):
-        way = PrivateRehearsal(scripted((task, messages)), 1, depth=depth, temperature=0.0)
-        (choice,) = way.deliberate([Episode(task)], seeded())
-        assert len(choice.drawn[0].exchanges) <= depth
-    with pytest.raises(ValueError, match="at least one call"):
-        PrivateRehearsal(scripted((task, messages)), 1, depth=0)
-
-
 def refused_first() -> tuple[Task, list[dict[str, Any]]]:
     """A task whose first call the world refuses, and what comes then."""
     for task in splits("retail")["train"]:
@@ -378,7 +343,7 @@ def test_a_sequential_rehearsal_sees_what_was_refused() -> None:
     task, messages = refused_first()
     first, second = planned_calls(task)
     policy = scripted((task, messages))
-    options: dict[str, Any] = {"depth": 1, "temperature": 0.0, "memory": True}
+    options: dict[str, Any] = {"temperature": 0.0, "memory": True}
     (choice,) = PrivateRehearsal(policy, 2, "sequential", "no_errors", **options).deliberate(
         [Episode(task)], seeded()
     )
@@ -405,9 +370,7 @@ def test_a_success_is_not_remembered(lessons: Lessons) -> None:
     assert episode.session.verify(episode.answers).success
 
 
-@pytest.mark.parametrize(
-    ("when", "rehearsed", "drafts"), [("always", 2, False), ("write", 2, True), ("unsure", 0, False)]
-)
+@pytest.mark.parametrize(("when", "rehearsed", "drafts"), [("always", 2, False), ("write", 2, True)])
 def test_when(lessons: Lessons, when: str, rehearsed: int, drafts: bool) -> None:
     """Two writes and an answer, by a policy that is sure of each."""
     task, messages = next(lesson for lesson in lessons if "reach" in lesson[0].tags)
@@ -415,11 +378,6 @@ def test_when(lessons: Lessons, when: str, rehearsed: int, drafts: bool) -> None
     imagined = {entry.decision for entry in episode.ledger if entry.role == "rehearse"}
     assert (episode.number, len(imagined)) == (3, rehearsed)
     assert (episode.ledger.tokens["discarded"] > 0) == drafts
-
-
-def test_an_unsure_policy_rehearses(tiny: Policy) -> None:
-    (choice,) = PrivateRehearsal(tiny, 2, when="unsure").deliberate([Episode(HAND)], seeded())
-    assert len(choice.drawn) == 3
 
 
 def test_a_message_that_is_none_ends_the_episode(tiny: Policy) -> None:
@@ -446,10 +404,9 @@ def test_a_word_that_the_language_lacks() -> None:
     ("options", "problem"),
     [
         ({"mode": "both"}, "parallel, sequential"),
-        ({"when": "never"}, "always, write, unsure"),
+        ({"when": "never"}, "always, write"),
         ({"scorer": "luck"}, "agreement, likelihood, no_errors"),
         ({"budget": -1}, "not negative"),
-        ({"tokens": LONGEST_MESSAGE - 1}, "no message is sure to fit"),
     ],
 )
 def test_options_that_are_none(tiny: Policy, options: dict[str, Any], problem: str) -> None:
@@ -521,18 +478,18 @@ def test_a_broken_promise_is_counted() -> None:
     cheerful = [*real[:-2], told, {"role": "assistant", "content": "packed"}]
     for messages, promised, misled in ((cheerful, True, True), (real, True, False)):
         (episode,) = PrivateRehearsal(scripted((task, messages)), 1).run([task])
-        row = episode.row()
-        assert (row["promised"], row["misled"]) == (promised, misled)
+        line = how_it_went(episode)
+        assert (line["promised"], line["misled"]) == (promised, misled)
     (plain,) = Plain(scripted((task, real))).run([task])
-    assert not plain.row()["promised"]
+    assert not how_it_went(plain)["promised"]
 
 
 def test_without_imagination_nothing_is_promised() -> None:
     """A right answer to a request that no tool fits, which the judge can tell without any response."""
     task = find_task("functions", "no_tool", without=["turns:2"])
     (voted,) = Vote(scripted((task, conversation(task))), 3).run([task])
-    row = voted.row()
-    assert (row["real_success"], row["promised"]) == (True, False)
+    line = how_it_went(voted)
+    assert (line["real_success"], line["promised"]) == (True, False)
 
 
 def test_the_steps_of_plain_execution_hold_the_real_responses(apt: Policy, lessons: Lessons) -> None:
@@ -589,14 +546,12 @@ def test_a_verdict_is_learned_from_task_success(
 
 
 def test_a_verdict_is_paid_for(apt: Policy, lessons: Lessons) -> None:
-    """It reads every continuation again, and its tokens cannot be kept in a budget."""
+    """It reads every continuation again."""
     task = lessons[1][0]
     (free,) = PrivateRehearsal(apt, 2, scorer=lambda c: [0.0] * len(c)).deliberate([Episode(task)], seeded())
     (paid,) = PrivateRehearsal(apt, 2, scorer=WrittenVerdict(apt)).deliberate([Episode(task)], seeded())
     assert [t.ids for t in free.drawn] == [t.ids for t in paid.drawn]
     assert paid.spent - free.spent == WrittenVerdict(apt).reads([t for t in paid.drawn if t.said])
-    with pytest.raises(ValueError, match="reads the continuations again"):
-        PrivateRehearsal(apt, 2, scorer=WrittenVerdict(apt), tokens=100)
 
 
 # Harm, against known answers ---------------------------------------------------------------------------------
@@ -740,7 +695,7 @@ def test_refinement_commits_the_latest_version(apt: Policy, monkeypatch: pytest.
     ids = CHAT.encode(texts)
     roles = [GIVEN if word == "<assistant>" else ACT for word in texts.split()]
     written = Trajectory(HAND, [0], ids, roles, [0.0] * len(ids))
-    monkeypatch.setattr(Deliberation, "draw", lambda *_: iter([[written]]))
+    monkeypatch.setattr(Deliberation, "draw", lambda *_, **__: iter([[written]]))
     episode = Episode(HAND)
     (choice,) = Refine(apt, 20).deliberate([episode], seeded())
     assert choice.place == 1
@@ -762,7 +717,7 @@ def test_scratch_sets_its_drafts_aside(lessons: Lessons) -> None:
     for message in messages:
         thinking += [{"role": "assistant", "content": "1"}] * 2 if message["role"] == "assistant" else []
         thinking.append(message)
-    (episode,) = Scratch(scripted((task, thinking)), 2, temperature=0.0).run([task])
+    (episode,) = Scratchpad(scripted((task, thinking)), 2, temperature=0.0).run([task])
     assert episode.conversation == [*map(dict, messages)]
     assert episode.session.verify(episode.answers).success
     assert episode.ledger.tokens["discarded"] == 3 * 2 * 3
@@ -779,7 +734,7 @@ def test_drafts_are_trained_and_not_answered(lessons: Lessons) -> None:
     (made,) = rollout(
         Scripted([[*prompt, *draft, *whole[len(prompt) :]]]),
         [task],
-        Rehearse(drafts=1, horizon=0),
+        ThinkingRehearse(1, horizon=0),
         temperature=0,
     )
     assert made.ids[:4] == draft
@@ -794,23 +749,3 @@ def test_a_horizon_of_calls(lessons: Lessons) -> None:
     for horizon in (0, 1):
         (made,) = rollout(scripted((task, messages)), [task], Rehearse(horizon=horizon), temperature=0)
         assert (len(made.exchanges), made.ending) == (horizon, "horizon")
-
-
-@pytest.mark.parametrize("tokens", [0, 1, 7, 40])
-def test_an_allowance_is_shared(apt: Policy, lessons: Lessons, tokens: int) -> None:
-    tasks = [task for task, _ in lessons]
-    allowance = [tokens + i for i in range(len(tasks))]
-    made = rollout(apt, tasks, group_size=3, generator=seeded(), allowance=allowance)
-    free = rollout(apt, tasks, group_size=3, generator=seeded())
-    for i, most in enumerate(allowance):
-        used = [sum(len(t.ids) for t in group[3 * i : 3 * i + 3]) for group in (made, free)]
-        assert used[0] == min(most, used[1]) or used[0] <= most < used[1]
-    assert all(t.ending for t in made)
-
-
-@pytest.mark.same_bits
-def test_an_allowance_that_is_not_used_up_changes_nothing(apt: Policy, lessons: Lessons) -> None:
-    tasks = [task for task, _ in lessons]
-    one = rollout(apt, tasks, group_size=2, generator=seeded(), allowance=[10_000] * len(tasks))
-    other = rollout(apt, tasks, group_size=2, generator=seeded())
-    assert [(t.ids, t.log_probs, t.ending) for t in one] == [(t.ids, t.log_probs, t.ending) for t in other]

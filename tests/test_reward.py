@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from envace_lite.reward import REWARDS, answer_only, believed_writes, end_at_error, self_judged, task_success
+from envace_lite.experiments.rewards import REWARDS, self_judged
+from envace_lite.reward import answer_only, believed_writes, end_at_error, task_success
 from envace_lite.world import Domain, Task
 from envace_lite.world.tools import ToolCall
 from helpers import EVERY_DOMAIN, find_task, planned_calls, real_exchanges, some_tasks, splits, trajectory

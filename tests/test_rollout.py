@@ -17,7 +17,8 @@ Bugs that others shipped, and what keeps each of them out here:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,7 +32,6 @@ from envace_lite.rollout import (
     LONGEST_MESSAGE,
     Execute,
     Rehearse,
-    Replay,
     Responder,
     Simulate,
     Trajectory,
@@ -43,6 +43,19 @@ from helpers import CHAT, copied, find_task, planned_calls, real_exchanges, scri
 
 Lessons = list[tuple[Task, list[dict[str, Any]]]]
 TASK = find_task("finance", "reach", "calls:2")
+
+
+class Replay(Responder):
+    """A responder of one's own: a recorded call brings its response, any other the error `unrecorded`."""
+
+    role = GIVEN
+
+    def __init__(self, traces: Mapping[str, Mapping[str, ToolResponse]]):
+        self.traces = traces
+
+    def open(self, task: Task) -> Callable[[ToolCall], ToolResponse]:
+        known = self.traces.get(task.id, {})
+        return lambda call: known.get(call.text, ToolResponse({}, "unrecorded", {}))
 
 
 def recorded(tasks: list[Task]) -> Replay:
@@ -268,9 +281,47 @@ def test_an_endless_message_ends_the_episode() -> None:
 
 def test_the_number_of_tokens_is_limited(lessons: Lessons) -> None:
     task, messages = lessons[0]
-    (t,) = run(scripted((task, messages)), [task], "rehearse", max_tokens=6)
-    assert (t.ending, len(t.ids)) == ("overlong", 6)
-    assert len(t.prompt) + len(t.ids) < CONTEXT
+    whole = CHAT.render(messages, task.tools)[len(CHAT.render(task.messages, task.tools, prompt="act")) :]
+    for most in range(1, len(whole)):
+        (t,) = run(scripted((task, messages)), [task], "rehearse", max_tokens=most)
+        assert (t.ending, t.ids) == ("overlong", whole[:most])
+    (t,) = run(scripted((task, messages)), [task], "rehearse", max_tokens=len(whole))
+    assert (t.ending, t.ids) == ("answer", whole)
+
+
+def test_a_message_that_is_cut_off_is_counted(lessons: Lessons) -> None:
+    """By the number of tokens or by the longest message: it was written, so its role's baseline counts it."""
+    task, messages = next(lesson for lesson in lessons if "reach" in lesson[0].tags)
+    free = run(scripted((task, messages)), [task], "rehearse")[0]
+    for most in range(1, len(free.ids)):
+        (t,) = run(scripted((task, messages)), [task], "rehearse", max_tokens=most)
+        for role in (ACT, REHEARSE):
+            starts = [i for i in range(most) if t.roles[i] == role and (i == 0 or t.roles[i - 1] != role)]
+            assert t.outputs[role] == len(starts), most
+    (t,) = run(scripted((TASK, turned("card.freeze " + "amex " * 60))), [TASK], "rehearse")
+    assert t.outputs == {ACT: 1, REHEARSE: 0}
+
+
+def test_the_room_of_an_episode_is_its_own(tiny: Policy, lessons: Lessons) -> None:
+    """A longer prompt in the same batch takes nothing from it."""
+    task = lessons[0][0]
+    system, user = task.messages
+    long = replace(task, messages=[system, {**user, "content": " ".join(["say"] * (CONTEXT - 60))}])
+    endless = scripted((task, [*task.messages]))
+    endless.conversations = [[*CHAT.render(task.messages, task.tools, prompt="act"), *[CHAT.say] * 400]]
+    for tasks in ([task], [task, long]):
+        t = rollout(endless, tasks, temperature=0)[0]
+        assert len(t.ids) == LONGEST_MESSAGE
+    for t in rollout(tiny, [task, long], group_size=4, generator=torch.Generator().manual_seed(0)):
+        assert len(t.prompt) + len(t.ids) <= CONTEXT
+
+
+def test_a_prompt_that_fills_the_context_is_refused(tiny: Policy, lessons: Lessons) -> None:
+    task = lessons[0][0]
+    system, user = task.messages
+    long = replace(task, messages=[system, {**user, "content": " ".join(["say"] * CONTEXT)}])
+    with pytest.raises(ValueError, match=rf"{task.id}: its prompt has \d+ tokens, and the context {CONTEXT}"):
+        rollout(tiny, [task, long])
 
 
 def test_an_unrecorded_call_is_a_typed_error(lessons: Lessons) -> None:

@@ -10,10 +10,11 @@ import torch
 from envace_lite import paths
 from envace_lite.experiments import trap
 from envace_lite.experiments.arms import load_records
+from envace_lite.experiments.grounding import Grounding
+from envace_lite.experiments.rewards import REWARDS
 from envace_lite.experiments.trap import CELLS, assess, few_examples, fidelity_term, run_cell, trap_table
 from envace_lite.model.policy import Family, Policy, load_policy
-from envace_lite.reward import REWARDS
-from envace_lite.train import Grounding, TrainConfig, train
+from envace_lite.train import TrainConfig, train
 from envace_lite.world import DOMAINS, TRAP, Task, get_domain
 from envace_lite.world.shipped import shipped_tasks
 from helpers import CHAT, carried_out, copied, planned_calls, same_weights, weights
@@ -83,9 +84,8 @@ def test_what_is_shown_is_learned(tiny: Policy) -> None:
         return 0.0
 
     before = copied(tiny).log_probs(families)[0].mean()
-    trained, log = train(copied(tiny), tasks, small(), reward=constant, grounding=grounding)
+    trained, _ = train(copied(tiny), tasks, small(), reward=constant, extra_loss=grounding)
     assert trained.log_probs(families)[0].mean() > before + 0.5
-    assert {"grad_norm_act", "grad_norm_rehearse", "grad_norm_grounding"} <= set(log.rows[0])
     still, _ = train(copied(tiny), tasks, small(), reward=constant)
     assert same_weights(weights(still), weights(tiny))
 
@@ -98,16 +98,16 @@ def test_a_grounding_without_weight_changes_nothing(tiny: Policy) -> None:
 
     weightless = Grounding(few_examples(tiny, 0).examples, weight=0.0)
     plain, _ = train(copied(tiny), tasks, small(steps=2), reward=odd)
-    beside, _ = train(copied(tiny), tasks, small(steps=2), reward=odd, grounding=weightless)
+    beside, _ = train(copied(tiny), tasks, small(steps=2), reward=odd, extra_loss=weightless)
     for one, other in zip(weights(plain).values(), weights(beside).values(), strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
 
 
 def test_examples_of_a_step_are_drawn_from_the_seed() -> None:
     grounding = Grounding([([i], [i]) for i in range(50)], per_step=8)
-    first = [family.prompt for family in grounding.draw(0, 1)]
-    assert first == [family.prompt for family in grounding.draw(0, 1)]
-    assert first != [family.prompt for family in grounding.draw(0, 2)]
+    first = [family.prompt for family in grounding.draw(1)]
+    assert first == [family.prompt for family in grounding.draw(1)]
+    assert first != [family.prompt for family in grounding.draw(2)]
     assert len(first) == len({tuple(prompt) for prompt in first}) == 8
 
 

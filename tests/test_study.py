@@ -59,7 +59,6 @@ SMALL = TrainConfig(
     temperature=1.1,
     observe_every=2,
     save_every=2,
-    detail_every=2,
 )
 Lessons = list[tuple[Task, list[dict[str, Any]]]]
 
@@ -190,7 +189,7 @@ def test_the_observer_measures_the_policy_as_it_is(apt: Policy, tiny: Policy, fe
     known, random = (small_observer(few_tasks)(0, policy, []) for policy in (apt, tiny))
     report = evaluate(apt, few_tasks)
     assert {m: known[m] for m in OBSERVED} == {m: round(report.value(m), 4) for m in OBSERVED}
-    assert known["fidelity_depth_1"] == round(report.by_depth().fidelity[1], 4)
+    assert known["fidelity_depth_1"] == round(fidelity.by_depth(report.pairs).fidelity[1], 4)
     assert known["real_success"] == 1.0
     assert random["real_success"] == 0.0
 

@@ -30,9 +30,9 @@ import torch
 from envace_lite import cli, interrupts, paths
 from envace_lite.cli import texts
 from envace_lite.experiments import arms, deliberate, trap
+from envace_lite.experiments.rewards import REWARDS
 from envace_lite.pretraining import imitate
 from envace_lite.pretraining.imitate import Phase, PretrainConfig
-from envace_lite.reward import REWARDS
 from envace_lite.rollout import Trajectory
 from envace_lite.train import TrainConfig
 from envace_lite.world import Task, load_tasks
@@ -48,7 +48,6 @@ TINY = TrainConfig(
     temperature=1.4,
     save_every=1,
     observe_every=2,
-    detail_every=2,
 )
 
 

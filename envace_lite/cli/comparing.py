@@ -61,8 +61,8 @@ def deliberate(
     """
     from envace_lite.experiments import deliberate as study
     from envace_lite.experiments.deliberate_tables import curve
+    from envace_lite.experiments.ways import METHODS, USUAL
     from envace_lite.model.policy import load_policy
-    from envace_lite.rehearsal.ways import METHODS, USUAL
 
     names = methods.split(",") if methods else list(USUAL)
     for name in names:

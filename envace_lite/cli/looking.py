@@ -90,7 +90,7 @@ def probe(
     calibration, and writes a page of all pairs, worst first.
     """
     from envace_lite import fidelity
-    from envace_lite.fidelity import pages
+    from envace_lite.experiments import pages
     from envace_lite.model.hub import load_model
     from envace_lite.world.shipped import shipped_tasks
 
@@ -128,11 +128,12 @@ def rehearse(
     intervals see `envace deliberate`.
     """
     from envace_lite.experiments import deliberate as study
+    from envace_lite.experiments.verdict import fit_verdict
     from envace_lite.model.policy import load_policy
     from envace_lite.rehearsal.controls import Vote
     from envace_lite.rehearsal.episode import Plain
     from envace_lite.rehearsal.private import MODES, PrivateRehearsal
-    from envace_lite.rehearsal.scorers import SCORERS, fit_verdict
+    from envace_lite.rehearsal.scorers import SCORERS
     from envace_lite.world.shipped import shipped_tasks
 
     for option, value, known in (("--mode", mode, MODES), ("--scorer", scorer, (*SCORERS, "verdict"))):

@@ -17,7 +17,7 @@ from jinja2 import DictLoader
 from nbconvert import HTMLExporter
 from nbconvert.filters import markdown2html
 
-from envace_lite.fidelity.pages import write_page
+from envace_lite.experiments.pages import write_page
 from envace_lite.world import paths
 
 NOTEBOOKS = paths.ROOT / "notebooks"

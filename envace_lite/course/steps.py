@@ -14,7 +14,7 @@ from html import escape
 
 import pandas as pd
 
-from envace_lite.fidelity.pages import mark_difference
+from envace_lite.experiments.pages import mark_difference
 from envace_lite.model.chat import GIVEN, ROLE_NAMES, Chat
 from envace_lite.rehearsal.ledger import Decision
 from envace_lite.rollout import Trajectory

@@ -5,26 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from scipy.stats import kendalltau
 from tqdm.auto import tqdm
 
 from envace_lite import fidelity
-from envace_lite.evaluate import Report, evaluate, rank_agreement
+from envace_lite.evaluate import Report, deploy, evaluate
 from envace_lite.experiments.records import plain, read_records, write_record
+from envace_lite.experiments.rewards import REWARDS
+from envace_lite.experiments.thinking import ThinkingExecute, ThinkingRehearse
 from envace_lite.fidelity import by_depth, probe, probe_pairs
 from envace_lite.fidelity.measures import counts, ratio
 from envace_lite.model.checkpoint import claimed
 from envace_lite.model.policy import Policy, load_policy
-from envace_lite.rehearsal.controls import DRAFTS
-from envace_lite.reward import REWARDS
-from envace_lite.rollout import Execute, Rehearse, Responder
+from envace_lite.reward import task_success
+from envace_lite.rollout import Execute, Rehearse, Responder, Simulate, rollout
 from envace_lite.train import Observer, TrainConfig, TrainLog, train
 from envace_lite.world import DOMAINS, Task, paths
 from envace_lite.world.shipped import shipped_tasks
+
+Evaluator = Callable[[Policy, Sequence[Task]], Report]
 
 
 @dataclass(frozen=True)
@@ -33,15 +36,22 @@ class Arm:
 
     Args:
         title: how it is called in tables and figures.
-        responder: makes the responder.
-        reward: a name in `reward.REWARDS`.
+        responder: makes the responder of the training.
+        reward: a name in `rewards.REWARDS`.
         changes: what differs in the configuration.
+        real, rehearsed: make the responders with which the trained policy is evaluated in the two worlds.
     """
 
     title: str
     responder: Callable[[], Responder] = Rehearse
     reward: str = "task_success"
     changes: tuple[tuple[str, Any], ...] = ()
+    real: Callable[[], Execute] = Execute
+    rehearsed: Callable[[], Responder] = Rehearse
+
+    def evaluate(self, policy: Policy, tasks: Sequence[Task]) -> Report:
+        """Evaluate a policy that was trained in this way."""
+        return evaluate(policy, tasks, real=self.real(), rehearsed=self.rehearsed())
 
 
 ARMS = {
@@ -51,7 +61,10 @@ ARMS = {
     "act_only": Arm("world rehearsal, loss on the act role alone", changes=(("train_rehearse", False),)),
     "full": Arm("world rehearsal, all weights", changes=(("lora_rank", 0), ("lr", 2e-4))),
     "scratch": Arm(
-        "world rehearsal, free thinking before each call", responder=partial(Rehearse, drafts=DRAFTS)
+        "world rehearsal, free thinking before each call",
+        responder=ThinkingRehearse,
+        real=ThinkingExecute,
+        rehearsed=ThinkingRehearse,
     ),
 }
 
@@ -73,15 +86,17 @@ def as_table(report: Report) -> dict[str, dict[str, list[float | None]]]:
     return table
 
 
-def small_observer(tasks: Sequence[Task], held_out: Sequence[Task] = (), drafts: int = 0) -> Observer:
-    """An observer that deploys and probes the policy on a few tasks while it is trained.
+def small_observer(
+    tasks: Sequence[Task], held_out: Sequence[Task] = (), evaluator: Evaluator = evaluate
+) -> Observer:
+    """An eval callback that deploys and probes the policy on a few tasks while it is trained.
 
     Besides the metrics of `OBSERVED` it notes fidelity by depth (`fidelity_depth_0` to `_3`), and with `held_out` tasks
     the fidelity and error recall there.
     """
 
     def observe(step: int, policy: Policy, _: object) -> dict[str, float]:
-        report = evaluate(policy, tasks, drafts=drafts)
+        report = evaluator(policy, tasks)
         seen = {metric: report.value(metric) for metric in OBSERVED}
         for depth, value in by_depth(report.pairs).fidelity.head(4).items():
             seen[f"fidelity_depth_{depth}"] = value
@@ -125,7 +140,7 @@ def run_arm(
             responder=responder,
             reward=REWARDS[way.reward],
             folder=paths.WORK / name,
-            observer=small_observer(watched, unfamiliar, responder.drafts),
+            observer=small_observer(watched, unfamiliar, way.evaluate),
             workers=workers,
         )
         trained.save(paths.WORK / name / "policy")
@@ -140,7 +155,7 @@ def run_arm(
             "totals": log.totals,
             "curve": _thin(log),
             "observed": log.observed,
-            "results": evaluate_splits(trained, domains, responder.drafts),
+            "results": evaluate_splits(trained, domains, way.evaluate),
             "probe": probe_splits(trained, domains),
         }
         record = plain(about)
@@ -153,11 +168,12 @@ def _thin(log: TrainLog, every: int = 5) -> list[dict[str, float]]:
     return [{key: round(value, 5) for key, value in row.items()} for row in rows]
 
 
-def evaluate_splits(policy: Policy, domains: Sequence[str], drafts: int = 0) -> dict[str, Any]:
+def evaluate_splits(
+    policy: Policy, domains: Sequence[str], evaluator: Evaluator = evaluate
+) -> dict[str, Any]:
     """The full evaluation on test tasks and on held-out tools."""
     return {
-        split: as_table(evaluate(policy, shipped_tasks(domains, split), drafts=drafts))
-        for split in ("test", "held_out")
+        split: as_table(evaluator(policy, shipped_tasks(domains, split))) for split in ("test", "held_out")
     }
 
 
@@ -168,6 +184,27 @@ def probe_splits(policy: Policy, domains: Sequence[str], limit: int = 100) -> di
         split: fidelity.report(policy, shipped_tasks(domains, split, limit), known=known).to_record()
         for split in ("test", "held_out")
     }
+
+
+def rank_agreement(
+    policies: Mapping[str, Policy], world: Policy, tasks: Sequence[Task]
+) -> tuple[pd.DataFrame, float]:
+    """Whether a rehearsed world ranks policies as the real one does.
+
+    Args:
+        policies: who act.
+        world: whose rehearse role answers all of them.
+
+    Returns:
+        By policy: real success, and task success when `world` answers; and Kendall's tau of the two columns.
+    """
+    rows = {}
+    for name, policy in policies.items():
+        real = deploy(policy, tasks)[1].real_success.mean()
+        trajectories = rollout(policy, tasks, Simulate(world), temperature=0.0)
+        rows[name] = {"real": real, "rehearsed": sum(map(task_success, trajectories)) / len(tasks)}
+    table = pd.DataFrame(rows).T
+    return table, float(kendalltau(table.real, table.rehearsed).statistic)
 
 
 def record_ranks(

@@ -106,7 +106,7 @@ def bench_steps(policy: Policy, repeats: int, threads: int) -> dict[str, Any]:
         begin = time.perf_counter()
         trajectories, rewards = collect(trained, tasks, config, step, Rehearse(), task_success)
         middle = time.perf_counter()
-        update(trained, trajectories, rewards, config, optimizer, step, workers=threads)
+        update(trained, trajectories, rewards, config, optimizer, workers=threads)
         end = time.perf_counter()
         if step:
             thousands = sum(len(t.ids) for t in trajectories) / 1000
@@ -150,13 +150,13 @@ def growth_cell(size: str, horizon: int, threads: int, repeats: int = 3) -> dict
         sampling.append(clock(lambda: _sample_all(policy, prompts, tokens)))
         torch.set_num_threads(1)  # an update's threads are its workers
         updating.append(
-            clock(lambda: policy.backward(families, lambda log_p, *_: [-log_p.sum()], workers=threads))
+            clock(lambda: policy.backward(families, lambda log_p, *_: -log_p.sum(), workers=threads))
         )
     read = sum(family.length for family in families)
-    share = 4 * policy.parameters() * read / median(updating) / median(rates)
+    share = 4 * policy.num_parameters() * read / median(updating) / median(rates)
     return {
         "size": size,
-        "parameters": policy.parameters(),
+        "parameters": policy.num_parameters(),
         "horizon": horizon,
         "threads": threads,
         "tokens": GROUPS * GROUP_SIZE * tokens,
@@ -170,10 +170,9 @@ def growth_cell(size: str, horizon: int, threads: int, repeats: int = 3) -> dict
 @torch.inference_mode()
 def _sample_all(policy: Policy, prompts: Sequence[Sequence[int]], tokens: int) -> None:
     generator = torch.Generator().manual_seed(0)
-    with policy.sampler() as model:
-        decoder = Decoder(model, prompts, GROUP_SIZE, tokens, policy.chat.pad)
-        for _ in range(tokens):
-            decoder.step(sample(decoder.logits, 1.0, generator)[0])
+    decoder = Decoder(policy.folded().model, prompts, GROUP_SIZE, tokens, policy.chat.pad)
+    for _ in range(tokens):
+        decoder.step(sample(decoder.logits, 1.0, generator)[0])
 
 
 def _peak_memory() -> float:
@@ -222,7 +221,7 @@ def profile(policy: Policy, config: TrainConfig | None = None, top: int = 8) -> 
     rewards = rewards + torch.arange(config.group_size) / 10  # every group is in the update
     parts: dict[str, Callable[[], Any]] = {
         "rollout": lambda: collect(trained, tasks, config, 0, Rehearse(), task_success),
-        "update": lambda: update(trained, trajectories, rewards, config, optimizer, 0),
+        "update": lambda: update(trained, trajectories, rewards, config, optimizer),
     }
     tables = {}
     for name, act in parts.items():

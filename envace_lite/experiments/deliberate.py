@@ -17,14 +17,16 @@ import numpy as np
 import pandas as pd
 import torch
 
+from envace_lite.experiments.harm import harm
 from envace_lite.experiments.records import RecordError, read_record, write_record
+from envace_lite.experiments.verdict import fit_verdict
+from envace_lite.experiments.ways import CONTROLS, USUAL, WITHOUT_BUDGET, make
 from envace_lite.fidelity.measures import interval
 from envace_lite.model.checkpoint import claimed
 from envace_lite.model.policy import Policy
 from envace_lite.rehearsal.episode import Episode
 from envace_lite.rehearsal.ledger import TOKENS
-from envace_lite.rehearsal.scorers import SCORERS, Scorer, fit_verdict
-from envace_lite.rehearsal.ways import CONTROLS, USUAL, WITHOUT_BUDGET, make
+from envace_lite.rehearsal.scorers import SCORERS, Scorer
 from envace_lite.reward import task_success
 from envace_lite.rollout import rollout
 from envace_lite.world import DOMAINS, TRAP, Task, paths
@@ -51,11 +53,29 @@ METRICS = {
 KINDS = ("instructions", "goal")
 
 
+def how_it_went(episode: Episode) -> dict[str, Any]:
+    """How an episode went, as plain data."""
+    success = episode.session.verify(episode.answers).success
+    return {
+        "task": episode.task.id,
+        "domain": episode.task.domain,
+        "kind": episode.task.tags[0],
+        "real_success": success,
+        "promised": episode.promised,
+        "misled": episode.promised and not success,
+        **harm(episode.task, episode.ledger),
+        "tokens": episode.ledger.total,
+        **episode.ledger.tokens,
+        "decisions": episode.number,
+        "beyond": episode.beyond,
+    }
+
+
 def as_frame(episodes: Sequence[Episode]) -> pd.DataFrame:
     """One row a task: how it went on the real environment, what it cost, and whether it needs the trap's rule."""
     tasks = [episode.task for episode in episodes]
     needs = [task.domain == TRAP.name and TRAP.needs(task) for task in tasks]
-    return pd.DataFrame([episode.row() for episode in episodes]).assign(needs=needs)
+    return pd.DataFrame([how_it_went(episode) for episode in episodes]).assign(needs=needs)
 
 
 def allowance_of(frame: pd.DataFrame) -> int:

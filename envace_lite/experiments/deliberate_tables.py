@@ -13,7 +13,7 @@ import pandas as pd
 
 from envace_lite.experiments.deliberate import BUDGETS, KINDS
 from envace_lite.experiments.tables import markdown, with_interval
-from envace_lite.rehearsal.ways import CONTROLS, METHODS, WITHOUT_BUDGET
+from envace_lite.experiments.ways import CONTROLS, METHODS, WITHOUT_BUDGET
 from envace_lite.world import TRAP
 
 SPLITS = {"test": "test tasks", "held_out": "held-out tools"}

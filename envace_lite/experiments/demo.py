@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from envace_lite.evaluate import METRICS, evaluate
-from envace_lite.experiments import plots
+from envace_lite.experiments import pages, plots
 from envace_lite.experiments.arms import ARMS, as_table, small_observer
 from envace_lite.experiments.records import write_record
-from envace_lite.fidelity import compare, pages, probe_pairs, rehearse
+from envace_lite.fidelity import compare, probe_pairs, rehearse
 from envace_lite.model.policy import load_policy
 from envace_lite.train import TrainConfig, train
 from envace_lite.world import get_domain, paths

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from envace_lite.model.chat import GIVEN
-from envace_lite.model.decoding import LONGEST_MESSAGE
-from envace_lite.model.policy import Policy, pad_left
+from envace_lite.model.decoding import LONGEST_MESSAGE, pad_left
+from envace_lite.model.policy import Policy
 from envace_lite.reward import task_success
-from envace_lite.rollout import Responder, Row, Trajectory
+from envace_lite.rollout import MAX_TOKENS, Responder, Row, Trajectory
 from envace_lite.train import TrainConfig
 from envace_lite.world import Task
 
@@ -35,29 +35,29 @@ def generate_rollout(
     chat = policy.chat
     prompts = [chat.render(task.messages, task.tools, prompt="act") for task in tasks]
     episodes = [
-        Row(chat, Trajectory(task, prompt), Responder())
+        Row(chat, Trajectory(task, prompt), Responder(), MAX_TOKENS)
         for task, prompt in zip(tasks, prompts, strict=True)
         for _ in range(group_size)
     ]
-    with policy.sampler() as model:
-        while running := [episode for episode in episodes if not episode.done]:
-            ids, real = pad_left([[*e.trajectory.prompt, *e.trajectory.ids] for e in running], chat.pad)
-            written = model.generate(
-                input_ids=ids,
-                attention_mask=real.long(),
-                do_sample=temperature > 0,
-                **({"temperature": temperature, "top_k": 0} if temperature else {}),
-                max_new_tokens=LONGEST_MESSAGE,
-                pad_token_id=chat.pad,
-                eos_token_id=chat.end,
-            )[:, ids.shape[1] :]
-            for episode, tokens in zip(running, written.tolist(), strict=True):
-                for token in tokens:
-                    episode.take(token, 0.0)
-                    if token == chat.end or episode.done:
-                        break
-                while episode.forced and not episode.done:
-                    episode.take(chat.pad, 0.0)
+    model = policy.folded().model
+    while running := [episode for episode in episodes if not episode.done]:
+        ids, real = pad_left([[*e.trajectory.prompt, *e.trajectory.ids] for e in running], chat.pad)
+        written = model.generate(
+            input_ids=ids,
+            attention_mask=real.long(),
+            do_sample=temperature > 0,
+            **({"temperature": temperature, "top_k": 0} if temperature else {}),
+            max_new_tokens=LONGEST_MESSAGE,
+            pad_token_id=chat.pad,
+            eos_token_id=chat.end,
+        )[:, ids.shape[1] :]
+        for episode, tokens in zip(running, written.tolist(), strict=True):
+            for token in tokens:
+                episode.take(token, 0.0)
+                if token == chat.end or episode.done:
+                    break
+            while episode.injected and not episode.done:
+                episode.take(chat.pad, 0.0)
     return [episode.trajectory for episode in episodes]
 
 

@@ -17,15 +17,16 @@ from typing import Any
 import pandas as pd
 
 from envace_lite.evaluate import Report, evaluate
+from envace_lite.experiments.grounding import Grounding
 from envace_lite.experiments.records import write_record
+from envace_lite.experiments.rewards import REWARDS
 from envace_lite.experiments.tables import markdown, with_interval
 from envace_lite.fidelity import missing_rules, probe_pairs, rules
 from envace_lite.fidelity.measures import interval
 from envace_lite.model.checkpoint import claimed
 from envace_lite.model.policy import Policy
-from envace_lite.reward import REWARDS
 from envace_lite.rollout import rollout
-from envace_lite.train import Grounding, TrainConfig, train
+from envace_lite.train import TrainConfig, train
 from envace_lite.world import TRAP, Task, paths
 
 TRAP_CONFIG = TrainConfig(steps=75, prompts=16, group_size=8, lr=1e-3, warmup=10)
@@ -40,7 +41,7 @@ class Cell:
     Args:
         title: how it is called in tables and figures.
         dial: share of the training tasks that need the rule.
-        reward: a name in `reward.REWARDS`.
+        reward: a name in `experiments.rewards.REWARDS`.
         temperature: of the rollouts.
         grounding: draws real responses to imitate from the training tasks; None in world rehearsal.
     """
@@ -56,12 +57,13 @@ def few_examples(policy: Policy, seed: int, count: int = 16) -> Grounding:
     """A few real errors of the missing rule, as somebody would collect them who has read the diagnosis."""
     pairs = probe_pairs(TRAP.tasks("train", 1.0, 60, seed), seed)
     broken = [pair for pair in pairs if pair.real.error == TRAP.rule]
-    return Grounding(_examples(policy, broken[:count]))
+    return Grounding(_examples(policy, broken[:count]), seed=seed)
 
 
 def fidelity_term(policy: Policy, seed: int) -> Grounding:
     """Real responses to all kinds of calls in the states of training tasks that do not need the rule."""
-    return Grounding(_examples(policy, probe_pairs(TRAP.tasks("train", 0.0, TRAINING_TASKS, seed), seed)))
+    pairs = probe_pairs(TRAP.tasks("train", 0.0, TRAINING_TASKS, seed), seed)
+    return Grounding(_examples(policy, pairs), seed=seed)
 
 
 def _examples(policy: Policy, pairs: Sequence[Any]) -> list[tuple[list[int], list[int]]]:
@@ -118,7 +120,7 @@ def run_cell(base: Policy, name: str, seed: int, *, command: str, steps: int | N
             config,
             reward=REWARDS[cell.reward],
             folder=paths.WORK / f"trap-{name}-{seed}",
-            grounding=grounding,
+            extra_loss=grounding,
         )
         trained.save(paths.WORK / f"trap-{name}-{seed}" / "policy")
         record = {

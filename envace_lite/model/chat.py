@@ -26,7 +26,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
-from envace_lite.world import DOMAINS, NO_TOOL, UNKNOWN, Domain
+from envace_lite.world import DOMAINS, NO_TOOL, UNKNOWN, Domain, language
 
 GIVEN, ACT, REHEARSE = 0, 1, 2
 """Role ids: prompt, headers and injected responses; the act role; the rehearse role."""
@@ -35,7 +35,7 @@ SAY = "say"
 """The act role's word before a final answer; anything else it writes is a call."""
 
 _SPECIAL = ("<pad>", "<unk>", "<system>", "<def>", "<user>", "<assistant>", "<tool>", "<end>")
-_GRAMMAR = "say then else and or choose reach keep report policy never ok error".split()
+_GRAMMAR = ["say", *language.WORDS, "ok", "error"]
 _RULES = f"{UNKNOWN} {NO_TOOL} type malformed unrecorded status stock wallet time funds full limit date range".split()
 _NUMBERS = [str(number) for number in range(32)]
 _SPARE = [f"word_{index}" for index in range(24)]

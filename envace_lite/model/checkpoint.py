@@ -71,15 +71,18 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
-def save_state(path: Path | str, state: dict[str, Any]) -> None:
+def save_state(path: Path | str, identity: dict[str, Any], **state: Any) -> None:
     """Write a state; an interrupt leaves the earlier one whole.
+
+    Args:
+        identity: what has to be the same when the run is continued.
 
     Raises:
         CheckpointError: when it cannot be written.
     """
     # In memory first: a full disk, or an interrupt, within torch's own writing ends as "unexpected pos 768 vs 662".
     whole = io.BytesIO()
-    torch.save(state, whole)
+    torch.save({"identity": identity, **state}, whole)
     try:
         with replacing(Path(path)) as file:
             file.write(whole.getbuffer())
@@ -89,15 +92,20 @@ def save_state(path: Path | str, state: dict[str, Any]) -> None:
         ) from error
 
 
-def load_state(path: Path | str) -> dict[str, Any]:
+def load_state(path: Path | str, identity: dict[str, Any] | None = None) -> dict[str, Any]:
     """Read a state.
 
+    Args:
+        identity: of the run that wants to go on; None looks at the state of any run.
+
     Raises:
-        CheckpointError: when the file is damaged.
+        CheckpointError: when the file is damaged, or of a run with another identity.
     """
     try:
         state: dict[str, Any] = torch.load(path, weights_only=True)
     except Exception as error:  # torch raises half a dozen unrelated types for a damaged file
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{path} is damaged ({reason}); delete it to start again") from error
+    if identity is not None and state.get("identity") != identity:
+        raise CheckpointError(f"{path} has another configuration; delete it or choose another folder")
     return state

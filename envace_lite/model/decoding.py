@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
-from envace_lite.model.policy import Policy, pad_left, square_mask
+from envace_lite.model.policy import Policy
 from envace_lite.model.shared_prefix import Seats
 
 LONGEST_MESSAGE = 32
@@ -155,29 +155,43 @@ def complete(
     chat = policy.chat
     order = sorted(range(len(prefixes)), key=lambda i: len(prefixes[i]))
     results: list[tuple[str, float]] = [("", 0.0)] * len(prefixes)
-    with policy.sampler() as model:
-        for start in range(0, len(order), at_once):
-            rows = order[start : start + at_once]
-            decoder = Decoder(model, [prefixes[i] for i in rows], 1, LONGEST_MESSAGE, chat.pad)
-            written: dict[int, list[int]] = {i: [] for i in rows}
-            total = dict.fromkeys(rows, 0.0)
-            for _ in range(LONGEST_MESSAGE):
-                tokens, log_p = sample(decoder.logits, temperature, generator)
-                for i, token, value in zip(rows, tokens.tolist(), log_p.tolist(), strict=True):
-                    written[i].append(token)
-                    total[i] += value
-                running = [row for row, i in enumerate(rows) if written[i][-1] != chat.end]
-                if not running:
-                    break
-                if len(running) < len(rows):
-                    decoder.pick(torch.tensor(running))
-                    tokens = tokens[running]
-                    rows = [rows[row] for row in running]
-                decoder.step(tokens)
-            for i, ids in written.items():
-                ended = ids[-1:] == [chat.end]
-                results[i] = (chat.decode(ids[:-1] if ended else ids), total[i])
+    model = policy.folded().model
+    for start in range(0, len(order), at_once):
+        rows = order[start : start + at_once]
+        decoder = Decoder(model, [prefixes[i] for i in rows], 1, LONGEST_MESSAGE, chat.pad)
+        written: dict[int, list[int]] = {i: [] for i in rows}
+        total = dict.fromkeys(rows, 0.0)
+        for _ in range(LONGEST_MESSAGE):
+            tokens, log_p = sample(decoder.logits, temperature, generator)
+            for i, token, value in zip(rows, tokens.tolist(), log_p.tolist(), strict=True):
+                written[i].append(token)
+                total[i] += value
+            running = [row for row, i in enumerate(rows) if written[i][-1] != chat.end]
+            if not running:
+                break
+            if len(running) < len(rows):
+                decoder.pick(torch.tensor(running))
+                tokens = tokens[running]
+                rows = [rows[row] for row in running]
+            decoder.step(tokens)
+        for i, ids in written.items():
+            ended = ids[-1:] == [chat.end]
+            results[i] = (chat.decode(ids[:-1] if ended else ids), total[i])
     return results
+
+
+def pad_left(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
+    """Ids (B, T) with the rows ending in the last column, and the mask of what is real."""
+    longest = max(map(len, rows))
+    ids = torch.tensor([[pad] * (longest - len(row)) + list(row) for row in rows])
+    return ids, torch.tensor([[False] * (longest - len(row)) + [True] * len(row) for row in rows])
+
+
+def square_mask(real: Tensor) -> Tensor:
+    """(B, T) -> (B, 1, T, T): each token sees itself and the real ones before it."""
+    length = real.shape[1]
+    causal = torch.ones(length, length, dtype=torch.bool).tril()
+    return ((causal & real[:, None, :]) | torch.eye(length, dtype=torch.bool))[:, None]
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError
-from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from envace_lite.model.chat import Chat, VocabularyError, build_tokenizer
@@ -55,6 +55,11 @@ class Family:
         return len(self.prompt) + sum(map(len, self.completions))
 
 
+Objective = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""A sum over tokens: from log-probabilities and entropies (both (n,), with a graph) and the positions (n,) of these
+tokens among all to a number."""
+
+
 @dataclass
 class Policy:
     """A causal language model with its chat.
@@ -64,7 +69,7 @@ class Policy:
         chat: the tokenizer and its ids.
     """
 
-    model: nn.Module
+    model: Any
     chat: Chat
 
     @property
@@ -72,38 +77,29 @@ class Policy:
         """Whether only adapters are trained."""
         return isinstance(self.model, PeftModel)
 
-    @contextmanager
-    def sampler(self) -> Iterator[PreTrainedModel]:
-        """The plain model to sample from, with the attention of `shared_prefix` in it.
+    def __post_init__(self) -> None:
+        self._transformer.set_attn_implementation(FAMILIES)
 
-        LoRA adapters are folded into the weights for the time of the block, since a folded model samples much faster;
-        afterwards the very same base weights stand there again, bit for bit.
+    @property
+    def _transformer(self) -> Any:
+        """The model of transformers within, adapters and all."""
+        return self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
+
+    def folded(self) -> Policy:
+        """The policy as a plain model: itself, or for LoRA a copy with the adapters folded into its weights.
+
+        Rollouts are sampled from it, since a folded model samples much faster. What is trained stays as it is.
         """
         if not isinstance(self.model, PeftModel):
-            with _family_attention(self.plain):
-                yield self.plain
-            return
-        adapted = [m for m in self.model.modules() if hasattr(m, "lora_A") and hasattr(m, "base_layer")]
-        if any(module._disable_adapters for module in adapted):  # folded by an outer block
-            yield self.plain
-            return
-        kept = [module.base_layer.weight.data for module in adapted]
-        for module in adapted:
-            module.base_layer.weight.data = module.base_layer.weight.data + module.get_delta_weight("default")
-            module._disable_adapters = True
-        try:
-            with _family_attention(self.plain):
-                yield self.plain
-        finally:
-            for module, weight in zip(adapted, kept, strict=True):
-                module.base_layer.weight.data = weight
-                module._disable_adapters = False
+            return self
+        return Policy(copy.deepcopy(self.model).merge_and_unload(), self.chat)
 
+    @torch.no_grad()
     def log_probs(self, families: Sequence[Family], temperature: float = 1.0) -> tuple[Tensor, Tensor]:
         """Log-probability of each token of each completion, and the entropy of the distribution it was drawn from.
 
-        The prompt is read once for all its completions, forward and backward (see `shared_prefix.Branches`). Rollouts in
-        groups have prompts longer than what follows, so this more than halves the work of an update.
+        The prompt is read once for all its completions, forward and backward (see `shared_prefix.Branches`). Rollouts
+        in groups have prompts longer than what follows, so this more than halves the work of an update.
 
         Args:
             families: prompts with their completions, as token ids.
@@ -112,95 +108,61 @@ class Policy:
         Returns:
             Two tensors of (N,): the tokens of all completions of all families, in their order.
         """
-        with torch.no_grad():
-            return self.backward(families, None, temperature=temperature)[:2]
+        return _in_order([[b.where, *self._log_probs(b.families, temperature)] for b in _batches(families)])
 
     def backward(
         self,
         families: Sequence[Family],
-        objective: Callable[[Tensor, Tensor, Tensor], Sequence[Tensor]] | None,
+        objective: Objective,
         *,
         temperature: float = 1.0,
         workers: int = 1,
-    ) -> tuple[Tensor, Tensor, list[float]]:
+    ) -> tuple[Tensor, Tensor]:
         """Set the parameters' gradients to those of an objective that is a sum over tokens.
 
         A few families of similar length are computed at a time, forward and backward, so that everything stays in the
-        processor's cache; `workers` threads share them. Gradients are added in a fixed order, so the number
+        processor's cache; `workers` threads share them. Gradients are added in the order of the batches, so the number
         of workers does not change the result.
 
         Args:
             families: as for `log_probs`.
-            objective: receives log-probabilities, entropies (both (n,), with a graph) and the positions (n,) of these
-                tokens among all, and returns one or more terms, whose sum is what the gradients are of.
+            objective: of some of the tokens.
             workers: threads; each should have one torch thread.
 
         Returns:
-            Log-probabilities and entropies as `log_probs` does, and the norm of each term's gradient.
+            Log-probabilities and entropies as `log_probs` does.
         """
-        order = sorted(range(len(families)), key=lambda i: families[i].length)
-        ends = list(accumulate(sum(map(len, family.completions)) for family in families))
-        where = [torch.arange(start, end) for start, end in pairwise([0, *ends])]
         parameters = [p for p in self.model.parameters() if p.requires_grad]
 
-        def work(chosen: list[int]) -> tuple[list[Tensor], list[tuple[Tensor, ...]]]:
-            positions = torch.cat([where[i] for i in chosen])
-            with torch.set_grad_enabled(objective is not None):
-                log_p, entropy = self._log_probs([families[i] for i in chosen], temperature)
-                terms = objective(log_p, entropy, positions) if objective else []
-                grads = [torch.autograd.grad(t, parameters, retain_graph=t is not terms[-1]) for t in terms]
-            return [positions, log_p.detach(), entropy.detach()], grads
+        def work(batch: _Batch) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+            log_p, entropy = self._log_probs(batch.families, temperature)
+            # Not `backward()`: that would add to `.grad`, which the threads share, in the order in which they end.
+            grads = torch.autograd.grad(objective(log_p, entropy, batch.where), parameters)
+            return [batch.where, log_p.detach(), entropy.detach()], grads
 
-        batches: list[list[int]] = [[]]
-        for i in order:
-            if sum(families[j].length for j in batches[-1]) >= TOKENS_AT_ONCE:
-                batches.append([])
-            batches[-1].append(i)
-        with _family_attention(self.plain):
-            if workers > 1:
-                with ThreadPoolExecutor(workers) as pool:
-                    parts = list(pool.map(work, batches))
-            else:
-                parts = [work(batch) for batch in batches]
-        positions, log_p, entropy = (torch.cat([values[i] for values, _ in parts]) for i in range(3))
-        back = positions.argsort()
-        by_term = [
-            [sum(p) for p in zip(*term, strict=True)]
-            for term in zip(*(grads for _, grads in parts), strict=True)
-        ]
-        for parameter, *grads in zip(parameters, *by_term, strict=True) if by_term else ():
-            parameter.grad = sum(grads)
-        norms = [torch.stack([grad.norm() for grad in term]).norm().item() for term in by_term]
-        return log_p[back], entropy[back], norms
+        with ThreadPoolExecutor(workers) as pool:
+            parts, grads = zip(*pool.map(work, _batches(families)), strict=True)
+        for parameter, *of_batches in zip(parameters, *grads, strict=True):
+            parameter.grad = sum(of_batches[1:], of_batches[0])
+        return _in_order(parts)
 
     def _log_probs(self, families: Sequence[Family], temperature: float) -> tuple[Tensor, Tensor]:
-        model = self.plain
+        """What `log_probs` says, for families that are computed together as one long row without any padding."""
+        model = self._transformer
         branches = Branches([(len(f.prompt), [len(c) for c in f.completions]) for f in families])
         ids = torch.tensor([t for f in families for row in (f.prompt, *f.completions) for t in row])
         states = model.model(
             ids[None], branches.mask, branches.places[None], use_cache=False, branches=branches
         ).last_hidden_state[0]
+        # The state of a token predicts the next one: a completion's first token is predicted by the prompt's last.
         logits = model.lm_head(states.index_select(0, branches.before))
         log_p = (logits if temperature in (0.0, 1.0) else logits / temperature).log_softmax(-1)
         entropy = -(log_p.exp() * log_p).sum(-1)
         return log_p.gather(-1, ids[branches.own, None]).squeeze(-1), entropy
 
-    @property
-    def plain(self) -> Any:
-        """The transformers model, adapters and all."""
-        return self.model.base_model.model if isinstance(self.model, PeftModel) else self.model
-
-    def parameters(self) -> int:
-        """Number of parameters of the plain model."""
+    def num_parameters(self) -> int:
+        """Number of parameters, without those of adapters."""
         return sum(p.numel() for name, p in self.model.named_parameters() if "lora_" not in name)
-
-    def folded(self) -> Policy:
-        """A plain copy, with the adapters folded into its weights."""
-        with self.sampler() as model:
-            state = {_plain(key): value for key, value in model.state_dict().items() if "lora_" not in key}
-            plain = LlamaForCausalLM(model.config)
-            plain.load_state_dict(state)
-        return Policy(plain, self.chat)
 
     def save(self, folder: Path | str) -> None:
         """Write model and tokenizer so that plain transformers can load them (adapters are folded in).
@@ -214,7 +176,7 @@ class Policy:
                 shutil.rmtree(partial)
             partial.mkdir(parents=True)
             with _quietly():
-                self.folded().plain.save_pretrained(partial)
+                self.folded().model.save_pretrained(partial)
             self.chat.tokenizer.save_pretrained(partial)
             # The configuration comes last: a folder without one is no policy.
             for path in sorted(partial.iterdir(), key=lambda path: path.name == "config.json"):
@@ -227,7 +189,7 @@ class Policy:
 
     def __repr__(self) -> str:
         kind = "LoRA" if self.is_lora else "all weights"
-        return f"<Policy: {self.parameters() / 1e6:.2f} M parameters, {len(self.chat.words)} words, trains {kind}>"
+        return f"<Policy: {self.num_parameters() / 1e6:.2f} M parameters, {len(self.chat.words)} words, trains {kind}>"
 
 
 @contextmanager
@@ -242,32 +204,35 @@ def _quietly() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _plain(key: str) -> str:
-    return key.replace(".base_layer.", ".")
+@dataclass(frozen=True)
+class _Batch:
+    """Some of many families, and where their completions' tokens stand among those of all families: (n,)."""
+
+    families: list[Family]
+    where: Tensor
 
 
-@contextmanager
-def _family_attention(model: PreTrainedModel) -> Iterator[None]:
-    usual = model.config._attn_implementation
-    model.set_attn_implementation(FAMILIES)
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(usual)
+def _batches(families: Sequence[Family]) -> list[_Batch]:
+    """Families of similar length together, about `TOKENS_AT_ONCE` tokens each.
+
+    Two families, the first with completions of 2 and 1 tokens, the second with one of 3: the tokens are numbered
+    [0 1 | 2] and [3 4 5]. If the second is the shorter one in all, its batch is computed first, with `where` [3 4 5].
+    """
+    ends = list(accumulate(sum(map(len, family.completions)) for family in families))
+    where = [torch.arange(start, end) for start, end in pairwise([0, *ends])]
+    groups: list[list[int]] = [[]]
+    for i in sorted(range(len(families)), key=lambda i: families[i].length):
+        if sum(families[j].length for j in groups[-1]) >= TOKENS_AT_ONCE:
+            groups.append([])
+        groups[-1].append(i)
+    return [_Batch([families[i] for i in group], torch.cat([where[i] for i in group])) for group in groups]
 
 
-def pad_left(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
-    """Ids (B, T) with the rows ending in the last column, and the mask of what is real."""
-    longest = max(map(len, rows))
-    ids = torch.tensor([[pad] * (longest - len(row)) + list(row) for row in rows])
-    return ids, torch.tensor([[False] * (longest - len(row)) + [True] * len(row) for row in rows])
-
-
-def square_mask(real: Tensor) -> Tensor:
-    """(B, T) -> (B, 1, T, T): each token sees itself and the real ones before it."""
-    length = real.shape[1]
-    causal = torch.ones(length, length, dtype=torch.bool).tril()
-    return ((causal & real[:, None, :]) | torch.eye(length, dtype=torch.bool))[:, None]
+def _in_order(parts: Sequence[Sequence[Tensor]]) -> tuple[Tensor, Tensor]:
+    """Batches of (positions, log-probabilities, entropies), put together in the order of the positions."""
+    where, log_p, entropy = map(torch.cat, zip(*parts, strict=True))
+    back = where.argsort()
+    return log_p[back], entropy[back]
 
 
 def new_policy(

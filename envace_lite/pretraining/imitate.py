@@ -22,7 +22,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from envace_lite.model.chat import GIVEN
-from envace_lite.model.checkpoint import CheckpointError, claimed, load_state, save_state
+from envace_lite.model.checkpoint import claimed, load_state, save_state
 from envace_lite.model.policy import Policy, new_policy
 from envace_lite.pretraining.traces import RECIPES, Corpus, make_corpus
 
@@ -123,11 +123,9 @@ def pretrain(
     path = Path(folder) / "state.pt"
     policy = new_policy(seed=config.seed, width=config.width, layers=config.layers)
     with claimed(folder):
-        state: dict[str, Any] = load_state(path) if path.is_file() else {}
+        state: dict[str, Any] = load_state(path, asdict(config)) if path.is_file() else {}
         record: dict[str, Any] = state.get("record", {"curve": [], "seconds": 0.0, "tokens": 0})
         if state:
-            if state.get("config") != asdict(config):
-                raise CheckpointError(f"{path} has another configuration; delete it or choose another folder")
             policy.model.load_state_dict(state["model"])
         for number, phase in enumerate(config.phases):
             if number < state.get("phase", 0):
@@ -173,10 +171,10 @@ def imitate(
         imitated = torch.cat(roles) != GIVEN
         count = int(imitated.sum())
 
-        def loss(log_p: Tensor, _: Tensor, where: Tensor) -> list[Tensor]:
-            return [-log_p[imitated[where]].sum() / count]  # noqa: B023 (called within this step)
+        def loss(log_p: Tensor, _: Tensor, where: Tensor) -> Tensor:
+            return -log_p[imitated[where]].sum() / count  # noqa: B023 (called within this step)
 
-        log_p, _, _ = policy.backward(families, loss, workers=workers)
+        log_p, _ = policy.backward(families, loss, workers=workers)
         torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
         for optimizer in optimizers:
             for group in optimizer.param_groups:
@@ -191,22 +189,11 @@ def imitate(
             losses = []
         if (step + 1) % config.save_every == 0 or step + 1 == phase.steps:
             ended = step + 1 == phase.steps
-            save_state(
-                path,
-                {
-                    "config": asdict(config),
-                    "model": policy.model.state_dict(),
-                    "record": record,
-                    "phase": number + ended,
-                    # The next phase starts with an optimiser and an order of its own.
-                    **(
-                        {}
-                        if ended
-                        else {
-                            "optimizers": [optimizer.state_dict() for optimizer in optimizers],
-                            "generator": generator.get_state(),
-                        }
-                    ),
-                    **({} if ended else {"step": step + 1, "losses": losses}),
-                },
-            )
+            within = {  # the next phase starts with an optimiser and an order of its own
+                "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+                "generator": generator.get_state(),
+                "step": step + 1,
+                "losses": losses,
+            }
+            state = {"model": policy.model.state_dict(), "record": record, "phase": number + ended}
+            save_state(path, asdict(config), **state, **({} if ended else within))

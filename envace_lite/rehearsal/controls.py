@@ -5,11 +5,8 @@ tokens before one committed message, beyond one reading of the conversation. All
 discarded ones too. With an allowance of 0 each of them is plain execution, bit for bit.
 
     Vote        many candidates, and the call that most of them are; with `judged`, of those that pass the judge
-    Refine      a candidate is shown again and written anew, as often as the allowance lets
-    Scratch     free thinking before each call; for a policy that was trained with it
 
-What is simplified: nobody trained the compact policy to look at its own candidate, so `Refine` meets a policy that is
-not used to it; `Scratch` is the trained form of the same. Its thinking has a fixed number of messages.
+What is simplified: candidates are written side by side, and those that the budget would not have paid for are dropped.
 """
 
 from __future__ import annotations
@@ -21,13 +18,11 @@ from typing import Any
 import torch
 
 from envace_lite.model.policy import Policy
-from envace_lite.rehearsal.choice import Choice, messages_of, parsed
-from envace_lite.rehearsal.episode import Deliberation, Episode, Plain
+from envace_lite.rehearsal.choice import Choice, messages_of
+from envace_lite.rehearsal.episode import Deliberation, Episode
 from envace_lite.rollout import Rehearse, Trajectory
 from envace_lite.world.verifier import BROKEN, judge
 
-DRAFTS = 2
-"""Messages of free thinking before each one that counts."""
 CALL = 3
 """Tokens of a short call; an allowance of so many tokens buys one more candidate."""
 
@@ -96,35 +91,3 @@ class Vote(Control):
                 break
             kept.append(trajectory)
         return kept
-
-
-class Refine(Control):
-    """Self-refinement without a rehearsed response: the latest version that is a message is committed."""
-
-    def decide(self, episodes: Sequence[Episode], generator: torch.Generator) -> list[Choice]:
-        """Write, look, and write again."""
-        chat, choices = self.policy.chat, []
-        situations = [episode.situation() for episode in episodes]
-        responder, allowance = Rehearse(horizon=0, drafts=self.most), [self.budget] * len(episodes)
-        for drawn in self.draw(situations, responder, 1, generator, allowance):
-            choices.append(Choice())
-            choices[-1].add(drawn, memory=0)
-        for choice in choices:
-            texts = [text for _, text in messages_of(choice.drawn[0], chat)]
-            task = choice.drawn[0].task
-            place = max((i for i, text in enumerate(texts) if parsed(text, task) is not None), default=0)
-            choice.settle(chat, 0, {0: f"version {place + 1}"}, place)
-        return choices
-
-
-class Scratch(Plain):
-    """Free thinking before each call, by a policy that was trained with the responder `Rehearse(drafts=...)`.
-
-    Args:
-        policy: trained so.
-        drafts: messages of thinking before each one that counts, as in training.
-        temperature, seed: as for `Plain`.
-    """
-
-    def __init__(self, policy: Policy, drafts: int = DRAFTS, *, temperature: float = 1.0, seed: int = 0):
-        super().__init__(policy, drafts=drafts, temperature=temperature, seed=seed)

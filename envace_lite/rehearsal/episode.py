@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice, zip_longest
-from typing import Any
+from itertools import islice
 
 import torch
 
@@ -22,7 +21,6 @@ from envace_lite.model.decoding import LONGEST_MESSAGE
 from envace_lite.model.policy import CONTEXT, Policy
 from envace_lite.rehearsal.choice import Choice, Messages, bare, length, messages_of, parsed, size
 from envace_lite.rehearsal.guard import imagining
-from envace_lite.rehearsal.harm import harm
 from envace_lite.rehearsal.ledger import Decision, Entry, Ledger
 from envace_lite.rollout import HORIZON, MAX_TOKENS, Execute, Responder, Trajectory, rollout
 from envace_lite.world import Session, Task, get_domain
@@ -141,23 +139,6 @@ class Episode:
                 {"role": "user", "content": self.task.later_turns[len(self.answers) - 1]}
             )
 
-    def row(self) -> dict[str, Any]:
-        """How it went, as plain data."""
-        success = self.session.verify(self.answers).success
-        return {
-            "task": self.task.id,
-            "domain": self.task.domain,
-            "kind": self.task.tags[0],
-            "real_success": success,
-            "promised": self.promised,
-            "misled": self.promised and not success,
-            **harm(self.task, self.ledger),
-            "tokens": self.ledger.total,
-            **self.ledger.tokens,
-            "decisions": self.number,
-            "beyond": self.beyond,
-        }
-
     def __repr__(self) -> str:
         calls = "; ".join(f"{call.text} -> {response.text}" for call, response in self.exchanges)
         return f"<Episode {self.task.id}: {calls} => {' / '.join(self.answers) or self.ending}>"
@@ -169,12 +150,15 @@ class _Recorded(Responder):
     role = GIVEN
 
     def __init__(self, responder: Execute):
-        self.responder, self.drafts = responder, responder.drafts
+        self.responder = responder
         self.digests: list[list[tuple[str, str]]] = []
 
     def start(self) -> None:
         self.responder.start()
         self.digests = []
+
+    def aside(self, number: int) -> bool:
+        return self.responder.aside(number)
 
     def open(self, task: Task) -> Callable[[ToolCall], ToolResponse]:
         responder = self.responder
@@ -196,47 +180,60 @@ class Plain:
 
     Args:
         policy: plays the act role, and the rehearse role where something is imagined.
-        drafts: messages that are written and set aside before each one that counts (see `Responder.drafts`).
         temperature: of everything that is sampled.
         seed: all randomness of a `run` comes from it.
     """
 
-    def __init__(self, policy: Policy, *, drafts: int = 0, temperature: float = 1.0, seed: int = 0):
-        self.policy, self.drafts, self.temperature, self.seed = policy, drafts, temperature, seed
+    def __init__(self, policy: Policy, *, temperature: float = 1.0, seed: int = 0):
+        self.policy, self.temperature, self.seed = policy.folded(), temperature, seed
+
+    def responder(self) -> Execute:
+        """Who answers when nothing is imagined."""
+        return Execute()
 
     def run(self, tasks: Sequence[Task]) -> list[Episode]:
         """Carry out each task once on the real environment. Bit-equal to `rollout` with `Execute`."""
-        responder = _Recorded(Execute(drafts=self.drafts))
+        recorded = _Recorded(self.responder())
         trajectories = rollout(
             self.policy,
             tasks,
-            responder,
+            recorded,
             temperature=self.temperature,
             generator=torch.Generator().manual_seed(self.seed),
         )
-        rows = zip(trajectories, responder.responder.sessions, responder.digests, strict=True)
-        return [self._replayed(*row) for row in rows]
+        rows = zip(trajectories, recorded.responder.sessions, recorded.digests, strict=True)
+        return [self._replayed(recorded, *row) for row in rows]
 
-    def _replayed(self, trajectory: Trajectory, session: Session, digests: list[tuple[str, str]]) -> Episode:
-        """The episode that a trajectory tells of."""
+    def _replayed(
+        self,
+        recorded: _Recorded,
+        trajectory: Trajectory,
+        session: Session,
+        digests: list[tuple[str, str]],
+    ) -> Episode:
+        """The episode that a trajectory tells of, message by message.
+
+        The act role's messages `pack_order o1` and `say packed`, with one exchange, become the committed message
+        `pack_order o1`, its real response with the digests of the state before and after, and the committed answer.
+        """
         episode, chat = Episode(trajectory.task, session), self.policy.chat
+        # 1. What was read: the prompt, headers and injected tokens, all in the state before the first call.
         now = digests[0][0] if digests else session.digest()
         read = len(trajectory.prompt) + trajectory.roles.count(GIVEN)
         episode.ledger.add(Entry(0, "committed", "prompt", "", read, now, now))
-        texts = [text for _, text in messages_of(trajectory, chat)]
-        said = [message for message in trajectory.said if message["role"] == "assistant"]
-        exchanges = zip(trajectory.exchanges, digests, strict=True)
-        starts: Sequence[int] = range(0, len(texts), self.drafts + 1)
-        for start, message in zip_longest(starts, said):  # the last text may be no message
-            for draft in texts[start : start + self.drafts]:
-                entry = Entry(episode.number, "imagined", "act", bare(draft), length(draft), now, now)
+        exchanges = iter(zip(trajectory.exchanges, digests, strict=True))
+        said = iter([message for message in trajectory.said if message["role"] == "assistant"])
+        for number, (_, text) in enumerate(messages_of(trajectory, chat), 1):
+            # 2. A message that was set aside, or cut off where one would have been, is thinking.
+            if recorded.aside(number):
+                entry = Entry(episode.number, "imagined", "act", bare(text), length(text), now, now)
                 episode.ledger.add(replace(entry, kept=False))
-            for text in texts[start + self.drafts : start + self.drafts + 1]:
-                episode.said(text, now)
-                episode.ledger.decide(Decision(bare(text), "", "nothing is rehearsed", "commit"))
-            for (call, response), (before, now) in islice(
-                exchanges, len((message or {}).get("tool_calls", ()))
-            ):
+                continue
+            # 3. Any other one was committed, and then come the real responses to its calls, if it was no broken one.
+            episode.said(text, now)
+            episode.ledger.decide(Decision(bare(text), "", "nothing is rehearsed", "commit"))
+            calls = next(said, {}).get("tool_calls", ())
+            for (call, response), (before, now) in islice(exchanges, len(calls)):
                 episode.answered(call, response, before, now)
                 episode.ledger.resolve(response.text)
         episode.conversation = trajectory.messages()
@@ -259,10 +256,9 @@ class Deliberation(Plain):
             return super().run(tasks)
         generator = torch.Generator().manual_seed(self.seed)
         episodes = [Episode(task) for task in tasks]
-        with self.policy.sampler():  # adapters are folded once, not for each decision
-            while waiting := [episode for episode in episodes if not episode.ending]:
-                for episode, choice in zip(waiting, self.deliberate(waiting, generator), strict=True):
-                    episode.commit(choice, self.policy.chat)
+        while waiting := [episode for episode in episodes if not episode.ending]:
+            for episode, choice in zip(waiting, self.deliberate(waiting, generator), strict=True):
+                episode.commit(choice, self.policy.chat)
         return episodes
 
     def deliberate(self, episodes: Sequence[Episode], generator: torch.Generator) -> list[Choice]:
@@ -280,13 +276,9 @@ class Deliberation(Plain):
         responder: Responder,
         count: int,
         generator: torch.Generator,
-        allowance: Sequence[int] | None = None,
+        max_tokens: int = MAX_TOKENS,
     ) -> Iterator[list[Trajectory]]:
-        """`count` imagined continuations of each situation, in batches.
-
-        Args:
-            allowance: for each situation the most tokens that its continuations may have together.
-        """
+        """`count` imagined continuations of each situation, in batches."""
         step = max(ROWS // count, 1)
         for start in range(0, len(situations), step):
             drawn = rollout(
@@ -296,7 +288,6 @@ class Deliberation(Plain):
                 group_size=count,
                 temperature=self.temperature,
                 generator=generator,
-                max_tokens=MAX_TOKENS,
-                allowance=None if allowance is None else allowance[start : start + step],
+                max_tokens=max_tokens,
             )
             yield from (drawn[i : i + count] for i in range(0, len(drawn), count))

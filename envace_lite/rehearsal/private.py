@@ -12,7 +12,6 @@ What is simplified against the paper, which publishes no code for this:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -23,16 +22,14 @@ from envace_lite.rehearsal.choice import Choice, Messages, size
 from envace_lite.rehearsal.episode import Deliberation, Episode
 from envace_lite.rehearsal.gate import Rehearser
 from envace_lite.rehearsal.scorers import SCORERS, Scorer
-from envace_lite.rollout import HORIZON, Rehearse
+from envace_lite.rollout import Rehearse
 from envace_lite.world import Task, get_domain
 from envace_lite.world.tools import MALFORMED, ToolCall, ToolResponse
 
 Memory = dict[str, Messages]
 """Imagined refusals: for each call, as a compact sentence, the two messages that tell of it."""
 MODES = ("parallel", "sequential")
-OCCASIONS = ("always", "write", "unsure")
-UNSURE = 0.9
-"""The policy is unsure about a message whose probability is lower than this."""
+OCCASIONS = ("always", "write")
 
 
 class PrivateRehearsal(Deliberation):
@@ -42,12 +39,10 @@ class PrivateRehearsal(Deliberation):
         policy: acts, and rehearses the responses.
         budget: N, continuations before one message; with 0 this is plain execution.
         mode: `parallel` (independent continuations) or `sequential` (each sees what the earlier ones saw refused).
-        scorer: a name in `SCORERS`, or a function such as a `WrittenVerdict`.
-        depth: calls after which a continuation ends; None goes to the answer.
-        tokens: most tokens before one message, beyond one reading of the conversation; at least `LONGEST_MESSAGE`.
-            Fewer continuations are drawn, or shorter ones, where they would not fit.
-        when: `always`; only before a `write`; or only when `unsure`. The last two write a draft first, commit it where
-            they do not rehearse, and set it aside where they do.
+        scorer: a name in `SCORERS`, or a function. One that reads continuations again says by a method `reads` what
+            that costs.
+        when: `always`, or only before a `write`: then a draft is written first, committed where it writes nothing, and
+            set aside where it does.
         memory: whether refusals that were imagined stay in the committed conversation.
         enough: a score with which a sequential rehearsal is content: it imagines no further. None never is. For scorers
             that judge a continuation by itself.
@@ -64,8 +59,6 @@ class PrivateRehearsal(Deliberation):
         mode: str = "parallel",
         scorer: str | Scorer = "agreement",
         *,
-        depth: int | None = None,
-        tokens: int | None = None,
         when: str = "always",
         memory: bool = False,
         enough: float | None = None,
@@ -78,19 +71,13 @@ class PrivateRehearsal(Deliberation):
                 raise ValueError(f"there are {', '.join(known)}; {value!r} is none")
         if isinstance(scorer, str) and scorer not in SCORERS:
             raise ValueError(f"there are the scorers {', '.join(SCORERS)}; {scorer!r} is none")
-        if budget < 0 or (depth is not None and depth < 1):
-            raise ValueError("a budget is not negative, and a continuation holds at least one call")
-        if tokens is not None and tokens < LONGEST_MESSAGE:
-            raise ValueError(f"no message is sure to fit in less than {LONGEST_MESSAGE} tokens")
-        if tokens is not None and hasattr(scorer, "reads"):
-            raise ValueError(
-                "this scorer reads the continuations again: its tokens cannot be kept in a budget"
-            )
+        if budget < 0:
+            raise ValueError(f"a budget is not negative; {budget} is")
         if enough is not None and (mode != "sequential" or hasattr(scorer, "reads")):
             raise ValueError(
                 "`enough` is for the mode `sequential`, with a scorer that does not read continuations again"
             )
-        self.budget, self.mode, self.depth, self.tokens = budget, mode, depth or HORIZON, tokens
+        self.budget, self.mode = budget, mode
         self.scorer = SCORERS[scorer] if isinstance(scorer, str) else scorer
         self.when, self.memory, self.enough = when, memory, enough
 
@@ -104,15 +91,13 @@ class PrivateRehearsal(Deliberation):
         drafts = [len(choice.drawn) for choice in choices]
         waiting = [entry for entry in everything if self._occasion(entry[1])]
         rounds, count = (1, self.budget) if self.mode == "parallel" else (self.budget, 1)
-        if self.tokens is not None:
-            count = max(min(count, self.tokens // LONGEST_MESSAGE), 1)
         for _ in range(rounds):
-            waiting = [entry for entry in waiting if self._affords(*entry) and not self._content(entry[1])]
-            self._imagine(waiting, Rehearse(horizon=self.depth), count, generator)
+            waiting = [e for e in waiting if self._fits(e[0], e[2]) and not self._content(e[1])]
+            self._imagine(waiting, Rehearse(), count, generator)
         for choice, draft, memory in zip(choices, drafts, memories, strict=True):
             self._choose(choice, draft)
             if self.memory:
-                memory.pop(choice.steps[-1].candidate, None)  # it is about to be called in earnest
+                memory.pop(choice.steps[-1].candidate, None)  # it is about to be committed
                 choice.keep = _flat(memory)
         return choices
 
@@ -128,8 +113,7 @@ class PrivateRehearsal(Deliberation):
         parallel = self.mode == "parallel"
         seen = [{} if parallel else dict(memory) for _, _, memory in waiting]
         situations = [e.situation(_flat(memory)) for (e, _, _), memory in zip(waiting, seen, strict=True)]
-        allowance = None if self.tokens is None else [self._left(*entry) for entry in waiting]
-        drawn = self.draw(situations, responder, count, generator, allowance)
+        drawn = self.draw(situations, responder, count, generator)
         for (episode, choice, memory), before, trajectories in zip(waiting, seen, drawn, strict=True):
             choice.add(trajectories, episode.memory + size(_flat(before), chat))
             for call, response in (t.exchanges[0] for t in trajectories if t.exchanges):
@@ -140,21 +124,11 @@ class PrivateRehearsal(Deliberation):
                         {"role": "tool", "name": call.name, "content": content},
                     ]
 
-    def _left(self, episode: Episode, choice: Choice, memory: Memory) -> int:
-        """Tokens that may still be written, once the conversation is read again; its first reading is free."""
-        prompt = len(self._prompt(episode, memory))
-        first = len(choice.drawn[0].prompt) if choice.drawn else prompt
-        return (self.tokens or 0) - (choice.spent + prompt - first)
-
-    def _prompt(self, episode: Episode, memory: Memory) -> list[int]:
+    def _fits(self, episode: Episode, memory: Memory) -> bool:
+        """Whether another message fits in the context."""
         task = episode.situation([] if self.mode == "parallel" else _flat(memory))
-        return self.policy.chat.render(task.messages, task.tools, prompt="act")
-
-    def _affords(self, episode: Episode, choice: Choice, memory: Memory) -> bool:
-        """Whether another message fits in the tokens and in the context."""
-        if self.tokens is not None and self._left(episode, choice, memory) < LONGEST_MESSAGE:
-            return False
-        return len(self._prompt(episode, memory)) <= CONTEXT - LONGEST_MESSAGE
+        prompt = self.policy.chat.render(task.messages, task.tools, prompt="act")
+        return len(prompt) <= CONTEXT - LONGEST_MESSAGE
 
     def _content(self, choice: Choice) -> bool:
         """Whether what was imagined last is good enough."""
@@ -166,10 +140,10 @@ class PrivateRehearsal(Deliberation):
         if self.when == "always":
             return True
         (draft,) = choice.drawn
-        if self.when == "unsure" or not draft.said:
-            return math.exp(sum(draft.log_probs)) < UNSURE or not draft.said
         tools = get_domain(draft.task.domain).tools
-        return any(tools[entry["function"]["name"]].write for entry in draft.said[0].get("tool_calls", ()))
+        return not draft.said or any(
+            tools[entry["function"]["name"]].write for entry in draft.said[0].get("tool_calls", ())
+        )
 
     def _choose(self, choice: Choice, drafts: int) -> None:
         """The best of the continuations that begin with a message; else what was written first."""

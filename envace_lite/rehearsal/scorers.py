@@ -3,8 +3,8 @@
 A scorer is a plain function from the continuations to a number each; the highest is chosen, the earlier one in a tie.
 It sees no environment and no label.
 
-What is simplified against the paper, whose policy writes its verdict in words: the compact language has two words for
-it, and the policy learns to write them by nothing but task success (`fit_verdict`).
+What is simplified against the paper, whose policy reads its rehearsals: here a plain function judges them. A verdict
+that the policy learns to write itself is in `experiments.verdict`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from itertools import groupby
-from operator import attrgetter
-from random import Random
-
-import torch
-from torch import Tensor
 
 from envace_lite.model.chat import GIVEN
-from envace_lite.model.policy import Family, Policy, with_lora
-from envace_lite.reward import believed_writes, task_success
-from envace_lite.rollout import Trajectory, rollout
-from envace_lite.world import Task
+from envace_lite.reward import believed_writes
+from envace_lite.rollout import Trajectory
 from envace_lite.world.verifier import BROKEN, DONE, OPEN, judge
 
 Scorer = Callable[[Sequence[Trajectory]], Sequence[float]]
@@ -77,107 +68,3 @@ SCORERS: dict[str, Scorer] = {
     scorer.__name__: scorer for scorer in (agreement, likelihood, no_errors, carried_out)
 }
 """The scorers that need no training."""
-
-
-class WrittenVerdict:
-    """The policy's own judgement: after a continuation it writes `ok` or `error`. Scores are probabilities of `ok`.
-
-    The verdict is written after the header `<user>`, with adapters of its own, so that judging does not change how the
-    policy acts. Other adapters cannot read what is in the cache: the continuation is read again, and that is paid for
-    (`reads`).
-
-    Args:
-        judge: the policy with these adapters; see `fit_verdict`.
-    """
-
-    __name__ = "verdict"
-
-    def __init__(self, judge: Policy):
-        self.judge = judge
-        self.header = [judge.chat.user]
-        self.words = judge.chat.encode("error ok")
-
-    def family(self, continuations: Sequence[Trajectory], words: Sequence[int]) -> Family:
-        """Continuations of one prompt, each with its verdict (0 or 1) written after it."""
-        rows = zip(continuations, words, strict=True)
-        return Family(continuations[0].prompt, [[*t.ids, *self.header, self.words[word]] for t, word in rows])
-
-    def __call__(self, continuations: Sequence[Trajectory]) -> list[float]:
-        """Probabilities of success."""
-        families = [self.family(same, [1] * len(same)) for same in _by_prompt(continuations)]
-        log_p, _ = self.judge.log_probs(families)
-        return [float(value) for value in log_p[_last(families)].exp()]
-
-    def reads(self, continuations: Sequence[Trajectory]) -> int:
-        """Tokens that a verdict on these costs: each prompt and continuation once more, and the verdict itself."""
-        prompts = sum(len(same[0].prompt) for same in _by_prompt(continuations))
-        return prompts + sum(len(t.ids) + 2 for t in continuations)
-
-
-def _by_prompt(continuations: Sequence[Trajectory]) -> list[list[Trajectory]]:
-    return [list(same) for _, same in groupby(continuations, attrgetter("prompt"))]
-
-
-def _last(families: Sequence[Family]) -> Tensor:
-    """Where each completion ends among the tokens of all."""
-    lengths = [len(completion) for family in families for completion in family.completions]
-    return torch.tensor(lengths).cumsum(0) - 1
-
-
-def fit_verdict(
-    policy: Policy,
-    tasks: Sequence[Task],
-    *,
-    group_size: int = 4,
-    steps: int = 150,
-    families: int = 12,
-    lr: float = 2e-3,
-    seed: int = 0,
-) -> WrittenVerdict:
-    """Train the verdict on the policy's own rollouts and their task success. No environment is opened.
-
-    Only groups that hold a success and a failure are learned from, where there are any: what is wanted is to tell
-    continuations of one conversation apart. Half of the examples break off after an earlier message, so that
-    continuations of any depth can be judged.
-
-    Args:
-        policy: stays as it is.
-        tasks: training tasks.
-        group_size: rollouts of each.
-        steps, families, lr: updates, groups an update, the highest rate (it warms up, and falls linearly).
-        seed: of everything that is drawn.
-    """
-    generator, rng = torch.Generator().manual_seed(seed), Random(seed)
-    made = rollout(policy, tasks, group_size=group_size, generator=generator)
-    groups = [made[i : i + group_size] for i in range(0, len(made), group_size)]
-    mixed = [group for group in groups if len({task_success(t) for t in group}) > 1]
-    verdict = WrittenVerdict(with_lora(policy.folded(), seed=seed))
-    parameters = [p for p in verdict.judge.model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, weight_decay=0.0)
-    for step in range(steps):
-        for options in optimizer.param_groups:
-            options["lr"] = lr * min(1.0, (step + 1) / 10) * (1 - step / steps)
-        batch = [
-            verdict.family(
-                [_broken_off(t, policy.chat.end, rng) for t in group], [int(task_success(t)) for t in group]
-            )
-            for group in rng.choices(mixed or groups, k=families)
-        ]
-        last = torch.zeros(sum(len(row) for family in batch for row in family.completions), dtype=torch.bool)
-        last[_last(batch)] = True
-
-        def objective(log_p: Tensor, _: Tensor, where: Tensor, last: Tensor = last) -> list[Tensor]:
-            return [-log_p[last[where]].sum() / last.sum()]
-
-        verdict.judge.backward(batch, objective)
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-    return verdict
-
-
-def _broken_off(trajectory: Trajectory, end: int, rng: Random) -> Trajectory:
-    """Every other time only the part up to the end of some message."""
-    ends = [i for i, token in enumerate(trajectory.ids, 1) if token == end]
-    if not ends or rng.random() < 0.5:
-        return trajectory
-    return replace(trajectory, ids=trajectory.ids[: rng.choice(ends)])

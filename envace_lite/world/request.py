@@ -13,6 +13,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
+from envace_lite.world.language import Instruction, Request, situation
 from envace_lite.world.task import NO_TOOL, UNKNOWN, Domain
 from envace_lite.world.tools import Tool, ToolCall, ToolResponse, Value, World, records
 
@@ -24,10 +25,6 @@ class Step:
     call: ToolCall
     otherwise: ToolCall | None = None
     parallel: bool = False
-
-    @property
-    def text(self) -> str:
-        return f"{self.call.text} else {self.otherwise.text}" if self.otherwise else self.call.text
 
 
 @dataclass(frozen=True)
@@ -43,16 +40,12 @@ class Turn:
     @property
     def text(self) -> str:
         """The user's words."""
-        if self.options:
-            words = "choose " + " or ".join(option.text for option in self.options)
-            words += f" keep {self.keep[0]}:{self.keep[1]}" if self.keep else ""
-        elif self.goal:
-            words = f"reach {self.goal[0]}:{self.goal[1]}"
-        else:
-            words = self.steps[0].text
-            for step in self.steps[1:]:
-                words += (" and " if step.parallel else " then ") + step.text
-        return f"{words} report {self.report}"
+        steps = (
+            Instruction(s.call.text, s.otherwise.text if s.otherwise else "", s.parallel) for s in self.steps
+        )
+        options = (option.text for option in self.options)
+        keep, goal = (":".join(map(str, wish)) if wish else "" for wish in (self.keep, self.goal))
+        return Request(self.report, tuple(steps), tuple(options), keep, goal).text
 
 
 @dataclass
@@ -77,10 +70,9 @@ class Script:
     @property
     def messages(self) -> list[dict[str, str]]:
         """System message and first user message."""
-        facts = " ".join(records(self.state))
-        policy = f" policy never {self.forbidden}" if self.forbidden else ""
+        heading = self.domain.heading or self.domain.name
         return [
-            {"role": "system", "content": f"{self.domain.heading or self.domain.name} {facts}{policy}"},
+            {"role": "system", "content": situation(heading, records(self.state), self.forbidden)},
             {"role": "user", "content": self.turns[0].text},
         ]
 

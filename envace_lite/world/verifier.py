@@ -1,20 +1,20 @@
-"""A judge that only reads: is a request carried out, as the conversation itself tells it?
+"""A rule-based verifier that only reads: is a request carried out, as the conversation itself tells it?
 
 It knows the user's language and nothing else: no label, no environment, no rule of the world. So it is as right as the
 responses that it reads. Where they are real it checks a deed; where they are rehearsed it checks a thought, before
 anything is done.
 
-What is simplified against the paper: there the policy judges its rehearsals in words. This judge is written by hand
+What is simplified against the paper: there the policy judges its rehearsals in words. This verifier is written by hand
 for the language of the course, as a goal check or a unit test would be for a real system.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from envace_lite.world.language import Instruction, Request, forbidden_tool
 from envace_lite.world.task import NO_TOOL, UNKNOWN, Task
 from envace_lite.world.tools import ToolCall, ToolResponse, as_value
 
@@ -26,7 +26,7 @@ DONE, OPEN, BROKEN = "done", "open", "broken"
 class _Turn:
     """A request, the calls made for it with their responses (None: not known), and the answers to it."""
 
-    request: str
+    request: Request
     exchanges: list[tuple[str, ToolResponse | None]] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
 
@@ -41,21 +41,18 @@ def judge(task: Task, said: Sequence[Mapping[str, Any]] = ()) -> str:
         task: its messages may be a conversation that has gone on for a while.
         said: messages that follow. Calls at the end may be without a response.
     """
-    forbidden = task.messages[0]["content"].partition(" policy never ")[2]
+    forbidden = forbidden_tool(task.messages[0]["content"])
     listed = {tool["function"]["name"] for tool in task.tools}
     told = {key: str(value) for key, value in task.state.items()}
     turns = _turns([*task.messages[1:], *said])
     for turn in turns:
-        wish, _, asked = turn.request.rpartition(" report ")
         for _, response in turn.exchanges:
             told |= {key: str(value) for key, value in response.changed.items()} if response else {}
-        steps = [step.partition(" else ")[::2] for step in re.split(r" then | and ", wish)]
-        if wish.split(" ")[0] in ("reach", "choose"):
-            status = _reached(wish, dict(turn.exchanges), told)
-            wanted = told.get(asked, UNKNOWN)
-        elif all(call.split(" ")[0] in listed for call, _ in steps):
-            status = _followed(steps, turn.exchanges, forbidden)
-            wanted = told.get(asked, UNKNOWN)
+        wanted = told.get(turn.request.report, UNKNOWN)
+        if not turn.request.steps:
+            status = _reached(turn.request, dict(turn.exchanges), told)
+        elif all(step.call.split(" ")[0] in listed for step in turn.request.steps):
+            status = _followed(turn.request.steps, turn.exchanges, forbidden)
         else:
             status, wanted = BROKEN if turn.exchanges else DONE, NO_TOOL
         if not turn.answers:
@@ -69,7 +66,7 @@ def _turns(conversation: Sequence[Mapping[str, Any]]) -> list[_Turn]:
     turns: list[_Turn] = []
     for message in conversation:
         if message["role"] == "user":
-            turns.append(_Turn(message["content"]))
+            turns.append(_Turn(Request.read(message["content"])))
         elif message["role"] == "tool":
             exchanges = turns[-1].exchanges
             place = next(i for i, (_, response) in enumerate(exchanges) if response is None)
@@ -81,34 +78,33 @@ def _turns(conversation: Sequence[Mapping[str, Any]]) -> list[_Turn]:
     return turns
 
 
-def _reached(wish: str, told: Mapping[str, ToolResponse | None], state: Mapping[str, str]) -> str:
-    kind, _, rest = wish.partition(" ")
-    if kind == "reach":
-        key, _, value = rest.partition(":")
+def _reached(request: Request, told: Mapping[str, ToolResponse | None], state: Mapping[str, str]) -> str:
+    """Whether a record came to its value, or one of the options was taken and left enough."""
+    if request.goal:
+        key, _, value = request.goal.partition(":")
         return DONE if state.get(key) == value else OPEN
-    options, _, keep = rest.partition(" keep ")
-    key, _, least = keep.partition(":")
-    made = [told[option] for option in options.split(" or ") if option in told]
+    made = [told[option] for option in request.options if option in told]
     done = any(response is not None and response.error is None for response in made)
-    return DONE if done and (not keep or as_value(state[key]) >= as_value(least)) else OPEN  # type: ignore[operator]
+    key, _, least = request.keep.partition(":")
+    return DONE if done and (not key or as_value(state[key]) >= as_value(least)) else OPEN  # type: ignore[operator]
 
 
 def _followed(
-    steps: Sequence[tuple[str, str]], exchanged: Sequence[tuple[str, ToolResponse | None]], forbidden: str
+    steps: Sequence[Instruction], exchanged: Sequence[tuple[str, ToolResponse | None]], forbidden: str
 ) -> str:
     """Whether the calls are those of the steps, in order, each with its alternative where it was told to fail."""
     made, unfinished = iter(exchanged), False
-    for call, otherwise in steps:
-        failed = call.split()[0] == forbidden
+    for step in steps:
+        failed = step.call.split()[0] == forbidden
         if not failed:
-            text, response = next(made, (call, None))
-            if text != call:
+            text, response = next(made, (step.call, None))
+            if text != step.call:
                 return BROKEN
             unfinished |= response is None
             failed = response is not None and response.error is not None
-        if failed and otherwise and otherwise.split()[0] != forbidden:
-            text, response = next(made, (otherwise, None))
-            if text != otherwise:
+        if failed and step.otherwise and step.otherwise.split()[0] != forbidden:
+            text, response = next(made, (step.otherwise, None))
+            if text != step.otherwise:
                 return BROKEN
             unfinished |= response is None
     if next(made, None) is not None:

@@ -15,7 +15,7 @@ from envace_lite.experiments.deliberate import KINDS
 from envace_lite.experiments.deliberate_tables import curve
 from envace_lite.experiments.plots.base import LABELS, bare, legend_below
 from envace_lite.experiments.tables import mean_interval
-from envace_lite.rehearsal.ways import CONTROLS, METHODS, WITHOUT_BUDGET
+from envace_lite.experiments.ways import CONTROLS, METHODS, WITHOUT_BUDGET
 
 LOOKS = {
     "plain": ("#000000", "o"),

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from envace_lite.experiments.thinking import Refine, Scratchpad
 from envace_lite.model.policy import Policy
-from envace_lite.rehearsal.controls import Refine, Scratch, Vote
+from envace_lite.rehearsal.controls import Vote
 from envace_lite.rehearsal.episode import Plain
 from envace_lite.rehearsal.private import PrivateRehearsal
 from envace_lite.rehearsal.scorers import CONTENT, Scorer
@@ -78,6 +79,6 @@ def make(
         "vote": lambda: Vote(policy, allowance, **options),
         "judged_vote": lambda: Vote(policy, allowance, judged=True, **options),
         "refine": lambda: Refine(policy, allowance, **options),
-        "scratch": lambda: Scratch(policy, **options),
+        "scratch": lambda: Scratchpad(policy, **options),
     }
     return ways[method]()
