@@ -50,9 +50,9 @@ class Report:
     tasks: pd.DataFrame
     pairs: pd.DataFrame
 
-    def summary(self, by_group: bool = True, resamples: int = 1000) -> pd.DataFrame:
+    def summary(self, resamples: int = 1000) -> pd.DataFrame:
         """Value with the ends of its 95 % interval for each metric: for all tasks, each domain, each kind of task."""
-        groups = {"all": self} | ({name: self.only(name) for name in self.groups()} if by_group else {})
+        groups = {"all": self} | {name: self.only(name) for name in self.groups()}
         rows = [
             {"domain": name, "metric": metric, **interval(report.counts(metric), resamples)}
             for name, report in groups.items()

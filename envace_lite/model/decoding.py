@@ -21,7 +21,11 @@ LONGEST_MESSAGE = 32
 class _Layer(DynamicLayer):
     """A cache layer of families (see `shared_prefix`), with room made in advance, so that a step copies nothing.
 
-    Columns: the prompt's, then for each step one a place.
+    Columns: the prompt's, then for each step one a place. Two families with prompts of 2 tokens and 3 places, after one
+    step and with room for another (rows r0 to r4, an empty place, and what is not written yet):
+
+        a b | r0 r1 r2 | .  .  .
+        c d | r3 r4 -- | .  .  .
     """
 
     def __init__(self, seats: Seats, room: int):
@@ -31,6 +35,7 @@ class _Layer(DynamicLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
+        # 1. The prompts come first, one row a family: make room for everything that can follow.
         if not self.is_initialized:
             families, heads, start, width = key_states.shape
             shape = (families, heads, start + self.room * self.seats.places, width)
@@ -38,6 +43,7 @@ class _Layer(DynamicLayer):
             self.is_initialized = True
             self._append(key_states, value_states)
             return key_states, value_states
+        # 2. Then one token a row. The grid of places puts the rows of a family side by side.
         families = len(self.keys)
         self._append(self.seats.seat(key_states, families), self.seats.seat(value_states, families))
         return self.keys[:, :, : self.length], self.values[:, :, : self.length]
@@ -53,6 +59,8 @@ class _Layer(DynamicLayer):
 
     def pick(self, families: Tensor, columns: Tensor, room: int) -> None:
         """Keep some families (F,) and for each of them the given columns (F, C); leave room for so many more."""
+        # The keys of all families and heads lie one after another, `old` columns each: column c of head h of family f is
+        # number (f * heads + h) * old + c of them. So one indexing gathers everything that stays.
         _, heads, old, width = self.keys.shape
         head = families[:, None, None] * heads + torch.arange(heads)[:, None]
         where = head * old + columns[:, None]
@@ -90,13 +98,23 @@ class Decoder:
         self.logits: Tensor = self.head(states.last_hidden_state[:, -1])[self.seats.family]
 
     def pick(self, rows: Tensor) -> None:
-        """Keep the given rows, in ascending order. A family without rows leaves; the others close up."""
+        """Keep the given rows, in ascending order. A family without rows leaves; the others close up.
+
+        If r1 and r3 of the example of `_Layer` stay, each family has one row, so one place is enough. Of each step only
+        the column of its row is kept: 1 in the first family, 0 in the second. The cache is then
+
+            a b | r1 | .
+            c d | r3 | .
+        """
+        # 1. The families that still have rows, renumbered, and the places, counted from 0 in each.
         seats, prompt = self.seats, self.real.shape[1]
         families, family, counts = seats.family[rows].unique(return_inverse=True, return_counts=True)
         place = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[family]
         places = int(counts.max())
+        # 2. Where the row of each new place sat before.
         before = torch.zeros(len(families), places, dtype=torch.long)  # an empty place copies the first one
         before[family, place] = seats.place[rows]
+        # 3. The columns to keep: the prompt's, and of each step those of the places before.
         own = prompt + torch.arange(self.steps)[:, None] * seats.places + before[:, None]
         columns = torch.cat([torch.arange(prompt).expand(len(families), -1), own.flatten(1)], dim=1)
         for layer in self.layers:

@@ -1,6 +1,7 @@
 """Attention of rows that share a prompt: it is kept, and read, once for all of them.
 
 Rollouts come in groups, and a group's prompt is longer than what follows it. So the rows of a prompt form a *family*.
+The examples below have two families: the prompt `a b c` with the rows r0 and r1, and the prompt `d e` with the row r2.
 
 *Sampling* (`Seats`) reads a cache of keys and values for each new token, and that is what it waits for. A family's
 cache holds the prompt once and each row's own tokens after it; the queries of its rows are computed together, and
@@ -32,6 +33,11 @@ FAMILIES = "families"
 class Seats:
     """Where each row of a batch sits: in which family, and at which place there.
 
+    In the example `family` is [0 0 1], `place` is [0 1 0], and there are 2 `places`. As a grid of families and places:
+
+        r0 r1
+        r2 --        an empty place
+
     Args:
         family: (B,) ascending.
         place: (B,) different for the rows of one family.
@@ -43,13 +49,17 @@ class Seats:
     places: int
 
     def seat(self, rows: Tensor, families: int) -> Tensor:
-        """(B, H, 1, D) -> (F, H, places, D), with zeros on empty places."""
+        """(B, H, 1, D) -> (F, H, places, D): the rows of the batch laid out as the grid, zeros on empty places."""
         grid = rows.new_zeros(families, self.places, rows.shape[1], rows.shape[3])
         grid[self.family, self.place] = rows[:, :, 0]
         return grid.transpose(1, 2)
 
     def mask(self, real: Tensor, steps: int) -> Tensor:
-        """Who sees what: (F, 1, places, L + steps * places), for prompts with real tokens (F, L) and so many steps."""
+        """Who sees what: (F, 1, places, L + steps * places), for prompts with real tokens (F, L) and so many steps.
+
+        After one step the columns of the first family are `a b c r0 r1`: r0 sees 1 1 1 1 0 and r1 sees 1 1 1 0 1. The
+        second one is padded on the left, `- d e r2 --`: r2 sees 0 1 1 1 0.
+        """
         prompt = real[:, None].expand(-1, self.places, -1)
         own = torch.eye(self.places, dtype=torch.bool).repeat(1, steps).expand(len(real), -1, -1)
         return torch.cat([prompt, own], dim=2)[:, None]
@@ -57,6 +67,13 @@ class Seats:
 
 class Branches:
     """Where each token of one long row stands: family after family, each its prompt and then its completions.
+
+    With completions x y after `a b c`, z beside it, and u v after `d e`, the row and the places are
+
+        a b c x y z d e u v
+        0 1 2 3 4 3 0 1 2 3
+
+    so x and z are both the fourth token of a conversation, and z does not see x or y.
 
     Args:
         lengths: for each family the length of its prompt and those of its completions, all at least 1.
@@ -69,6 +86,8 @@ class Branches:
     """
 
     def __init__(self, lengths: Sequence[tuple[int, Sequence[int]]]):
+        # 1. Which columns of the row each prompt and each completion has; a completion's first token follows the
+        #    prompt's last. In the example `before` is [2 3 2 7 8], for x y z u v.
         prompts, completions, owner, places, before = [], [], [], [], []
         start = 0
         for family, (prompt, rows) in enumerate(lengths):
@@ -82,9 +101,12 @@ class Branches:
                 owner.append(family)
                 start += row
         self.places, self.own, self.before = torch.cat(places), torch.cat(completions), torch.cat(before)
+        # 2. The blocks of attention, padded with -1: roots [0 1 2] [6 7 -], leaves [3 4] [5 -] [8 9].
         roots, leaves = (pad_sequence(rows, True, -1) for rows in (prompts, completions))
+        # 3. Where each token of the row lies among the blocks, padding left out: sorting the columns brings them back.
         padded = torch.cat([roots.flatten(), leaves.flatten()])
-        self._back = padded.argsort()[(padded < 0).sum() :]  # from the blocks to the row
+        self._back = padded.argsort()[(padded < 0).sum() :]
+        # 4. A completion's tokens see its prompt, without padding, and themselves up to each: z sees 1 1 1 and 1 0.
         above = roots[owner]
         longest = leaves.shape[1]
         causal = torch.ones(longest, longest, dtype=torch.bool).tril().expand(len(leaves), -1, -1)
@@ -104,6 +126,7 @@ class Branches:
                 states.index_select(0, where.flatten()).view(*where.shape, *states.shape[1:]).transpose(1, 2)
             )
 
+        # Prompts read themselves, once; completions read their prompt and themselves.
         root_queries, root_keys, root_values = (blocks(states, self._roots) for states in (query, key, value))
         seen_keys, seen_values = (blocks(states, self._seen) for states in (key, value))
         own = blocks(query, self._leaves)
@@ -111,7 +134,9 @@ class Branches:
             scaled_dot_product_attention(root_queries, root_keys, root_values, is_causal=True, scale=scale),
             scaled_dot_product_attention(own, seen_keys, seen_values, self.mask, scale=scale),
         )
-        rows = [part.transpose(1, 2).flatten(0, 1) for part in mixed]
+        rows = [
+            part.transpose(1, 2).flatten(0, 1) for part in mixed
+        ]  # blocks after one another: (columns, H, D)
         return torch.cat(rows).index_select(0, self._back)[None]
 
 
