@@ -68,16 +68,16 @@ oldest: ## Install the oldest versions that are allowed into .venv-oldest, and r
 	@$(PYTHON) tests/floors.py > .venv-oldest/floors.txt
 	@$(call install,.venv-oldest) -c .venv-oldest/floors.txt "setuptools>=77"
 	@$(call install,.venv-oldest) -c .venv-oldest/floors.txt --no-build-isolation -e ".[test]"
-	@PATH="$(CURDIR)/.venv-oldest/bin:$$PATH" .venv-oldest/bin/envace installs --name oldest $(INSTALLS)
+	@PATH="$(CURDIR)/.venv-oldest/bin:$$PATH" .venv-oldest/bin/python -m envace_lite.course installs --name oldest $(INSTALLS)
 
 newest: ## Install the newest versions that agree into .venv-newest, and run the tests
 	@$(PYTHON) -m venv --clear .venv-newest
 	@$(call install,.venv-newest) --upgrade "setuptools>=77"
 	@$(call install,.venv-newest) --upgrade --no-build-isolation -e ".[test]"
-	@PATH="$(CURDIR)/.venv-newest/bin:$$PATH" .venv-newest/bin/envace installs --name newest $(INSTALLS)
+	@PATH="$(CURDIR)/.venv-newest/bin:$$PATH" .venv-newest/bin/python -m envace_lite.course installs --name newest $(INSTALLS)
 
 resolve: $(READY) ## Ask pip what it would install for other Pythons; nothing is installed
-	@$(BIN)/envace installs $(PYTHONS:%=--resolve %) $(INSTALLS)
+	@$(BIN)/python -m envace_lite.course installs $(PYTHONS:%=--resolve %) $(INSTALLS)
 
 lint: $(READY) ## ruff and mypy
 	@$(BIN)/ruff check --quiet
@@ -100,10 +100,10 @@ site: $(READY) ## Render the course as static HTML in site/
 	@$(BIN)/envace site
 
 bench: $(READY) ## Time training and rollouts on this machine
-	@$(BIN)/envace bench
+	@$(BIN)/python -m envace_lite.experiments bench
 
 study: $(READY) ## Compare methods over domains and seeds; records the runs in data/runs
-	@$(BIN)/envace study
+	@$(BIN)/python -m envace_lite.experiments study
 
 clean: ## Remove caches and build output; .venv stays
 	@rm -rf build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

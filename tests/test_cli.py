@@ -17,10 +17,10 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-import typer.main
 from typer.testing import CliRunner
 
-from envace_lite import cli, paths
+import programs
+from envace_lite import paths
 from envace_lite.evaluate import METRICS
 from envace_lite.experiments import arms
 from envace_lite.experiments.arms import ARMS
@@ -32,9 +32,9 @@ from envace_lite.pretraining.imitate import BASES, Phase, PretrainConfig
 from envace_lite.train import TrainConfig
 from envace_lite.world import DOMAINS, Domain, Task, draw, shipped
 from helpers import EVERY_SPLIT, splits
+from programs import APPS, COMMANDS, PROGRAM_OF
 
 Lessons = list[tuple[Task, list[dict[str, Any]]]]
-COMMANDS = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
 SHIPPED = paths.DATA / "tasks"
 
 
@@ -64,18 +64,21 @@ Envace = Callable[..., Done]
 
 @pytest.fixture
 def envace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Envace:
-    """Runs `envace ...` as the console script does; records and checkpoints go to a folder of the test."""
+    """Runs a command as the shell does, `envace ...` or one of those behind `python -m`.
+
+    Records and checkpoints go to a folder of the test.
+    """
     monkeypatch.setattr(paths, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(paths, "WORK", tmp_path / "work")
     monkeypatch.setattr(paths, "FIGURES", tmp_path / "figures")
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(*arguments: str | Path) -> Done:
-        monkeypatch.setattr(sys, "argv", ["envace", *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", [])
         capsys.readouterr()
         code: Any = 0
         try:
-            cli.main()
+            programs.run(*map(str, arguments))
         except SystemExit as end:
             code = end.code or 0
         printed = capsys.readouterr()
@@ -137,24 +140,18 @@ def is_one_line(done: Done, *words: str) -> None:
 # Help ------------------------------------------------------------------------------------------------------
 
 
-def test_the_commands() -> None:
-    assert set(COMMANDS) >= {
-        "demo",
-        "tasks",
-        "pretrain",
-        "train",
-        "evaluate",
-        "probe",
-        "study",
-        "report",
-        "bench",
-    }
+def test_a_user_sees_what_a_user_runs() -> None:
+    """What only makes the project's own tables stands apart."""
+    users = "demo evaluate probe rehearse report tasks pretrain train assignments grade site"
+    assert {name for name, program in PROGRAM_OF.items() if program == "envace"} == set(users.split())
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_help_teaches(name: str) -> None:
     command = COMMANDS[name]
-    result = CliRunner().invoke(cli.app, [name, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
+    result = CliRunner().invoke(
+        APPS[PROGRAM_OF[name]], [name, "--help"], env={"COLUMNS": "200", "TERM": "dumb"}
+    )
     assert result.exit_code == 0
     shown = " ".join(result.output.split())
     assert command.help.split(".")[0] in shown
@@ -163,11 +160,13 @@ def test_help_teaches(name: str) -> None:
         assert option.opts[0] in shown
 
 
-def test_without_a_command_there_is_help() -> None:
-    result = CliRunner().invoke(cli.app, [])
+@pytest.mark.parametrize("program", APPS)
+def test_without_a_command_there_is_help(program: str) -> None:
+    result = CliRunner().invoke(APPS[program], [])
     for name, command in COMMANDS.items():
-        assert name in result.output
-        assert command.help
+        if PROGRAM_OF[name] == program:
+            assert name in result.output
+            assert command.help
 
 
 def test_the_helps_list_what_exists() -> None:
@@ -586,7 +585,7 @@ def test_a_base_is_made_and_recorded(envace: Envace, tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("command", ["train", "study"])
 def test_a_run_has_the_usual_length_unless_another_is_asked_for(command: str) -> None:
     """Otherwise its record would stand apart in the tables."""
-    options = typer.main.get_command(cli.app).commands[command].params  # type: ignore[attr-defined]
+    options = COMMANDS[command].params
     assert {o.name: o.default for o in options}["steps"] == TrainConfig().steps
 
 

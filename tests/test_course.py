@@ -228,7 +228,7 @@ def filled(path: Path) -> Any:
 
 
 def test_each_notebook_takes_less_than_three_minutes() -> None:
-    """By the recorded times on two cores; `envace minutes` records them."""
+    """By the recorded times on two cores; `python -m envace_lite.course minutes` records them."""
     record = json.loads((paths.RUNS / "notebooks.json").read_text(encoding="utf-8"))
     assert list(record["seconds"]) == [path.stem for path in course.COURSE]
     assert max(record["seconds"].values()) < timing.LIMIT
@@ -247,11 +247,11 @@ def test_times_are_measured_and_a_failing_notebook_is_named(tmp_path: Path, monk
     nbformat.write(notebook, right)
     notebook.cells[0].source = "print(1 + 2)"
     nbformat.write(notebook, wrong)
-    record = timing.measure([right], command="envace minutes")
+    record = timing.measure([right], command="python -m envace_lite.course minutes")
     assert 0 < record["seconds"]["right"] < 60
     assert "| `right` |" in timing.minutes_table([record])
     with pytest.raises(timing.NotebookError, match=r"wrong\.ipynb fails its check"):
-        timing.measure([right, wrong], command="envace minutes")
+        timing.measure([right, wrong], command="python -m envace_lite.course minutes")
 
 
 TRAINS = {

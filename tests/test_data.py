@@ -7,7 +7,6 @@ import importlib
 import json
 import os
 import re
-import shlex
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,10 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-import typer.main
 
 import envace_lite
-from envace_lite import cli, paths
+from envace_lite import paths
 from envace_lite.cli import texts
 from envace_lite.course import installs
 from envace_lite.experiments import arms
@@ -32,9 +30,9 @@ from envace_lite.world import DOMAINS, Task, load_tasks
 from envace_lite.world.draw import prompt_of
 from envace_lite.world.tools import World, parse_calls
 from helpers import CHAT, EVERY_SPLIT, copied
+from programs import APPS, PROGRAM_OF, parsed
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
 PAGES = [
     "README.md",
     "CONTRIBUTING.md",
@@ -57,14 +55,6 @@ def blocks(page: str, language: str) -> list[str]:
     """The code blocks of a page in one language."""
     found = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.S | re.M)
     return [block for name, block in found if name == language]
-
-
-def parsed(command: str) -> dict[str, Any]:
-    """The options of an `envace` command; an unknown command or option is an error."""
-    program, name, *arguments = shlex.split(command, comments=True)
-    assert program == "envace"
-    options: dict[str, Any] = COMMANDS[name].make_context(name, arguments).params
-    return options
 
 
 # Tasks -----------------------------------------------------------------------------------------------------
@@ -202,7 +192,7 @@ def test_a_record_says_how_to_make_it_again(path: Path) -> None:
     assert re.fullmatch(r"20\d\d-\d\d-\d\d", record["date"])
     assert {"python", "torch", "transformers", "peft", "envace_lite"} <= record["versions"].keys()
     assert isinstance(record["seed"], int)
-    if record["command"].startswith("python "):
+    if re.match(r"python \w", record["command"]):
         assert (paths.ROOT / record["command"].split()[1]).is_file()
     else:
         options = parsed(record["command"])
@@ -340,10 +330,10 @@ def test_everything_in_all_exists() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_that_is_named_exists(page: str) -> None:
-    named = re.findall(r"(?:^|`|&& |run |bin/|\\)envace (\w+)", text(page), re.M)
-    assert set(named) <= set(COMMANDS)
-    if page == "README.md":
-        assert {"demo", "train", "evaluate", "probe", "pretrain", "study", "report"} <= set(named)
+    for program in APPS:
+        spelled = re.escape(program.removeprefix("python "))
+        named = re.findall(rf"(?:^|`|&& |run |bin/|python |\\){spelled} ([a-z]\w*)", text(page), re.M)
+        assert [name for name in named if PROGRAM_OF.get(name) != program] == []
 
 
 def test_every_command_line_of_the_readme_is_understood() -> None:

@@ -13,7 +13,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from envace_lite import cli, paths
+import programs
+from envace_lite import paths
 from envace_lite.evaluate import deploy
 from envace_lite.experiments import arms, deliberate, plots, verdict
 from envace_lite.experiments.arms import load_records
@@ -55,7 +56,11 @@ def few_tasks(lessons: Lessons, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(apt: Policy, folder: Path, **options: Any) -> dict[str, Any]:
-    settings: dict[str, Any] = {"title": "apt", "command": "envace deliberate", "budgets": (0, 2)}
+    settings: dict[str, Any] = {
+        "title": "apt",
+        "command": "python -m envace_lite.experiments deliberate",
+        "budgets": (0, 2),
+    }
     return run_deliberate("apt", apt, folder=folder, **{**settings, **options})
 
 
@@ -290,9 +295,9 @@ def test_the_figures_of_the_study(whole: dict[str, Any], tmp_path: Path) -> None
 
 
 def envace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
-    monkeypatch.setattr(sys, "argv", ["envace", *map(str, arguments)])
+    monkeypatch.setattr(sys, "argv", [])
     try:
-        cli.main()
+        programs.run(*map(str, arguments))
     except SystemExit as end:
         if end.code:
             raise AssertionError(f"{end.code}\n{capsys.readouterr().err}") from end
@@ -342,7 +347,7 @@ def test_a_study_from_the_shell(
     assert "apt, goal, real success" in shown
     record = json.loads((tmp_path / "runs" / "deliberate-apt.json").read_text(encoding="utf-8"))
     assert list(record["cells"]) == ["plain-0", "parallel-1", "vote-1"]
-    assert record["command"].startswith("envace deliberate --policy apt=")
+    assert record["command"].startswith("python -m envace_lite.experiments deliberate --policy apt=")
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
@@ -363,8 +368,8 @@ def test_mistakes(
     problem: str,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(sys, "argv", ["envace", *arguments])
+    monkeypatch.setattr(sys, "argv", [])
     with pytest.raises(SystemExit) as end:
-        cli.main()
+        programs.run(*arguments)
     assert end.value.code == 2
     assert problem in " ".join(capsys.readouterr().err.replace("│", " ").split())

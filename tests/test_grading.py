@@ -127,7 +127,7 @@ def test_a_notebook_passes_its_check_in_a_crowd() -> None:
 def test_a_crowd_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "RUNS", tmp_path)
     monkeypatch.setattr(timing, "PARTS", {"a loop": lambda: grade_question({"c": "sum(range(10**6))"}, TEST)})
-    record = timing.measure_crowd(3, command="envace minutes --crowd 3")
+    record = timing.measure_crowd(3, command="python -m envace_lite.course minutes --crowd 3")
     measured = record["seconds"]["a loop"]
     assert measured["ratio"] == round(measured["in a crowd"] / measured["alone"], 2)
     assert read_record(tmp_path / "crowd.json")["config"] == {"busy_processes": 3}

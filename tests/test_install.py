@@ -320,10 +320,15 @@ def test_entries_are_kept_side_by_side(tmp_path: Path, monkeypatch: pytest.Monke
     versions = dict.fromkeys(installs.names(), "1.0")
     tests = {"passed": 5, "failed": 1, "skipped": 0, "minutes": 2.0}
     run = {"date": "2030-01-02", "python": "3.11.7", "system": "Linux x86_64", "versions": versions}
-    installs.keep("run", "oldest", {**run, "tests": tests}, command="envace installs")
-    installs.keep("resolved", "3.14", {"date": "2030-01-03", "versions": versions}, command="envace installs")
+    installs.keep("run", "oldest", {**run, "tests": tests}, command="by hand")
+    installs.keep(
+        "resolved",
+        "3.14",
+        {"date": "2030-01-03", "versions": versions},
+        command="by hand",
+    )
     newer = {**run, "tests": {**tests, "failed": 0}, "notebooks": {**tests, "failed": 0}}
-    installs.keep("run", "newest", newer, command="envace installs")
+    installs.keep("run", "newest", newer, command="by hand")
     table = [line.strip("| ").split(" | ") for line in installs.installs_table(read_records()).splitlines()]
     rows = {row[0]: row[1:] for row in table}
     assert rows["environment"] == ["oldest", "newest", "Python 3.14"]
@@ -331,11 +336,11 @@ def test_entries_are_kept_side_by_side(tmp_path: Path, monkeypatch: pytest.Monke
     assert rows["notebooks, by cell"] == ["not run", "5 passed", "not run"]
     assert table[2] == ["run, 2030-01-02", "run, 2030-01-02", "resolved, 2030-01-03"]
     assert rows["torch"] == ["1.0"] * 3
-    installs.keep("run", "newest", {**run, "tests": tests}, command="envace installs")
+    installs.keep("run", "newest", {**run, "tests": tests}, command="by hand")
     assert "5 passed, 1 failed | 5 passed, 1 failed |" in installs.installs_table(read_records())
     assert "not run | 5 passed | not run" in installs.installs_table(read_records()), "of the same versions"
     other = {**run, "versions": {**versions, "torch": "1.1"}, "tests": tests}
-    installs.keep("run", "newest", other, command="envace installs")
+    installs.keep("run", "newest", other, command="by hand")
     assert "not run | not run | not run" in installs.installs_table(read_records()), "of other versions"
 
 

@@ -141,7 +141,9 @@ def somewhere(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("somewhere")
 def test_a_cell_is_recorded_and_tabled(tiny: Policy) -> None:
     for seed in (0, 1):
-        record = run_cell(copied(tiny), "few_examples", seed, command="envace trap")
+        record = run_cell(
+            copied(tiny), "few_examples", seed, command="python -m envace_lite.experiments trap"
+        )
         assert record["totals"]["real_examples"] == 16
         assert load_policy(paths.WORK / f"trap-few_examples-{seed}" / "policy").chat.words == tiny.chat.words
         assert record["totals"]["environment_calls"] == 0

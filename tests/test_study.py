@@ -498,7 +498,9 @@ def test_ranks_are_recorded(apt: Policy, tiny: Policy, few_tasks: list[Task], tm
     for name, policy in (("apt", apt), ("tiny", tiny)):
         copied(policy).save(tmp_path / name)
     folders = {"apt": tmp_path / "apt", "tiny": tmp_path / "tiny"}
-    frame = arms.record_ranks(folders, ["apt"], list(DOMAINS), 3, command="envace ranks")
+    frame = arms.record_ranks(
+        folders, ["apt"], list(DOMAINS), 3, command="python -m envace_lite.experiments ranks"
+    )
     assert frame.loc["apt", "real"] == frame.loc["apt", "apt"] == 1.0
     assert frame.loc["tiny", "real"] == frame.loc["tiny", "apt"] == 0.0
     record = read(paths.RUNS / "ranks.json")

@@ -27,7 +27,8 @@ from typing import IO, Any
 
 import torch
 
-from envace_lite import cli, interrupts, paths
+import programs
+from envace_lite import interrupts, paths
 from envace_lite.cli import texts
 from envace_lite.experiments import arms, deliberate, trap
 from envace_lite.experiments.rewards import REWARDS
@@ -196,9 +197,8 @@ def forked(command: Sequence[str], said: int, prepare: Callable[[], None] = lamb
         os.dup2(said, 1)
         os.dup2(said, 2)
         prepare()
-        sys.argv = ["envace", *command]
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-        cli.main()
+        programs.run(*command)
         code = 0
     except SystemExit as end:
         if isinstance(end.code, str):

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from envace_lite.cli.shared import (
+from envace_lite.cli.shared import app
+from envace_lite.experiments.shell import (
     Domains,
     PolicyFolder,
     Seed,
-    app,
     command_line,
     domain_names,
     print_results,
@@ -125,7 +125,7 @@ def rehearse(
     """Let a policy rehearse privately before each committed call, beside plain execution and votes at equal tokens.
 
     Prints how it went on the real environment, and one decision step by step. A single look: for curves and
-    intervals see `envace deliberate`.
+    intervals see `python -m envace_lite.experiments deliberate`.
     """
     from envace_lite.experiments import deliberate as study
     from envace_lite.experiments.verdict import fit_verdict
@@ -173,3 +173,34 @@ def rehearse(
     for decision in episode.ledger.decisions:
         print(f"  {decision.line}")
     print(episode.ledger)
+
+
+@app.command()
+def report(
+    split: Annotated[str, typer.Option(callback=split_name, help="test or held_out.")] = "test",
+    by_domain: Annotated[bool, typer.Option(help="One table for each domain.")] = False,
+    figures: Annotated[Path | None, typer.Option(help="Also draw all figures into this folder.")] = None,
+    write: Annotated[
+        list[Path] | None, typer.Option(help="Only fill the tables of this text; may be given again.")
+    ] = None,
+) -> None:
+    """Tables with means and 95 % intervals over the seeds, made from the records in data/runs alone."""
+    from envace_lite.cli.texts import fill
+    from envace_lite.experiments.arms import load_records
+    from envace_lite.experiments.tables import table
+    from envace_lite.world import DOMAINS
+
+    records = load_records()
+    for text in write or ():
+        text.write_text(fill(text.read_text(encoding="utf-8")), encoding="utf-8")
+        print(f"{text}: filled")
+    if write:
+        return
+    for domain in [*DOMAINS, "all"] if by_domain else ["all"]:
+        frame = table(records, split=split, domain=domain)
+        print(f"\n{split}, {domain}\n" + (frame.to_string() if len(frame) else "no recorded runs"))
+    if figures:
+        from envace_lite.experiments import plots
+
+        drawn = plots.draw_all(records, figures)
+        print("\n".join(map(str, drawn)) or "no recorded runs that would suffice for a figure")

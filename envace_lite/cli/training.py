@@ -7,18 +7,15 @@ from typing import Annotated
 
 import typer
 
-from envace_lite.cli.comparing import report
-from envace_lite.cli.shared import (
+from envace_lite.cli.shared import app
+from envace_lite.experiments.shell import (
     Domains,
     PolicyFolder,
     Seed,
-    app,
     arm_names,
-    cell_names,
     command_line,
     domain_names,
     print_results,
-    run_missing,
     writable,
 )
 from envace_lite.world import paths
@@ -74,14 +71,6 @@ def pretrain(
         write_record(f"pretrain-{recipe}-{seed}", {**about, **record})
 
 
-def run_name(arm: str, domains: list[str], steps: int, seed: int) -> str:
-    """How a run is recorded; `domains` if they are not all."""
-    from envace_lite.train import TrainConfig
-
-    unusual = [f"{steps}steps"] if steps != TrainConfig().steps else []
-    return "-".join([arm, *domains, *unusual, str(seed)])
-
-
 @app.command()
 def train(
     domain: Domains = "all",
@@ -104,7 +93,7 @@ def train(
 
     An interrupted run is continued by the same command.
     """
-    from envace_lite.experiments.arms import run_arm
+    from envace_lite.experiments.arms import run_arm, run_name
     from envace_lite.model.policy import load_policy
     from envace_lite.train import TrainConfig
 
@@ -128,63 +117,3 @@ def train(
     if out:
         trained.save(out)
     print_results(result["results"])
-
-
-@app.command()
-def study(
-    arms: Annotated[
-        str, typer.Option(callback=arm_names, help="Arms, separated by commas.")
-    ] = "rehearsal,execute,end_at_error",
-    seeds: Annotated[int, typer.Option(help="Seeds 0 to N-1.")] = 3,
-    steps: Annotated[int, typer.Option(help="Updates in each run.")] = 120,
-) -> None:
-    """Run every arm with every seed over all domains; recorded runs are skipped, interrupted ones continued.
-
-    Two runs at a time, with one thread each.
-    """
-    options = ["--steps", str(steps), "--workers", "1"]
-    failed = run_missing(
-        {
-            run_name(arm, [], steps, seed): ["train", "--arm", arm, "--seed", str(seed), *options]
-            for seed in range(seeds)
-            for arm in arms.split(",")
-        }
-    )
-    report()
-    if failed:
-        raise typer.Exit(1)
-
-
-@app.command()
-def trap(
-    cells: Annotated[
-        str, typer.Option(callback=cell_names, help="Cells, separated by commas, or `all`.")
-    ] = "all",
-    seeds: Annotated[int, typer.Option(help="Seeds 0 to N-1.")] = 3,
-    seed: Annotated[int | None, typer.Option(help="Only this seed, in this process.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates in each run; 75 by default.")] = None,
-) -> None:
-    """Provoke a simpler world: train on tasks that need one rule seldom or never, and see what is delivered.
-
-    Recorded runs are skipped, interrupted ones continued. Two runs at a time, with one thread each.
-    """
-    from envace_lite.experiments.arms import load_records
-    from envace_lite.experiments.trap import CELLS, run_cell, trap_table
-    from envace_lite.model.policy import load_policy
-
-    names = list(CELLS) if cells == "all" else cells.split(",")
-    if seed is not None:
-        for name in names:
-            run_cell(load_policy(paths.BASE), name, seed, command=command_line(), steps=steps)
-        return
-    options = ["--steps", str(steps)] if steps else []
-    failed = run_missing(
-        {
-            f"trap-{name}-{number}": ["trap", "--cells", name, "--seed", str(number), *options]
-            for number in range(seeds)
-            for name in names
-        }
-    )
-    print(trap_table(load_records()))
-    if failed:
-        raise typer.Exit(1)

@@ -245,3 +245,11 @@ def load_records(folder: Path | None = None) -> list[dict[str, Any]]:
     """
     order = list(ARMS)
     return sorted(read_records(folder), key=lambda r: order.index(r["arm"]) if r.get("arm") in ARMS else -1)
+
+
+def run_name(arm: str, domains: list[str], steps: int, seed: int) -> str:
+    """How a run is recorded; `domains` if they are not all."""
+    from envace_lite.train import TrainConfig
+
+    unusual = [f"{steps}steps"] if steps != TrainConfig().steps else []
+    return "-".join([arm, *domains, *unusual, str(seed)])

@@ -59,8 +59,8 @@ class _Layer(DynamicLayer):
 
     def pick(self, families: Tensor, columns: Tensor, room: int) -> None:
         """Keep some families (F,) and for each of them the given columns (F, C); leave room for so many more."""
-        # The keys of all families and heads lie one after another, `old` columns each: column c of head h of family f is
-        # number (f * heads + h) * old + c of them. So one indexing gathers everything that stays.
+        # The keys of all families and heads lie one after another, `old` columns each: column c of head h of family f
+        # is number (f * heads + h) * old + c of them. So one indexing gathers everything that stays.
         _, heads, old, width = self.keys.shape
         head = families[:, None, None] * heads + torch.arange(heads)[:, None]
         where = head * old + columns[:, None]

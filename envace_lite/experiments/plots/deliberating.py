@@ -47,7 +47,7 @@ def deliberation(
     would squeeze the others; where it is out of the frame its value stands in words.
 
     Args:
-        records: of `envace deliberate`, of one way of training; those of `scratch` may stand among them.
+        records: of the study `deliberate`, of one way of training; those of `scratch` may stand among them.
     """
     figure, panels = plt.subplots(
         len(metrics), len(KINDS), figsize=(9.5, 3.4 * len(metrics)), layout="constrained", squeeze=False

@@ -15,7 +15,7 @@ def speed(result: Mapping[str, Any]) -> Figure:
     """What `bench` measured: how many times faster than the usual means, and how the cost of a step grows.
 
     Args:
-        result: as in the record of `envace bench`, with `growth`.
+        result: as in the record of `python -m envace_lite.experiments bench`, with `growth`.
     """
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
     ratios = {f"rollout,\nbatch {row['batch']}": row["ratio"] for row in result["rollouts"]}

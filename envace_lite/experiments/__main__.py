@@ -1,14 +1,97 @@
-"""Commands that compare, and show what was recorded."""
+"""What makes the project's own tables: `python -m envace_lite.experiments study` and the rest."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from envace_lite.cli.shared import Domains, Seed, app, command_line, domain_names, split_name
+from envace_lite.experiments import shell
+from envace_lite.experiments.shell import Domains, Seed, arm_names, cell_names, domain_names, run_missing
 from envace_lite.world import paths
+
+PROGRAM = "python -m envace_lite.experiments"
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="The studies behind the tables and figures of envace_lite, each recorded in data/runs.",
+)
+command_line = partial(shell.command_line, PROGRAM)
+
+
+@app.command()
+def study(
+    arms: Annotated[
+        str, typer.Option(callback=arm_names, help="Arms, separated by commas.")
+    ] = "rehearsal,execute,end_at_error",
+    seeds: Annotated[int, typer.Option(help="Seeds 0 to N-1.")] = 3,
+    steps: Annotated[int, typer.Option(help="Updates in each run.")] = 120,
+) -> None:
+    """Run every arm with every seed over all domains; recorded runs are skipped, interrupted ones continued.
+
+    Two runs at a time, with one thread each.
+    """
+    from envace_lite.experiments.arms import load_records, run_name
+    from envace_lite.experiments.tables import table
+
+    options = ["--steps", str(steps), "--workers", "1"]
+    failed = run_missing(
+        {
+            run_name(arm, [], steps, seed): [
+                "envace_lite.cli",
+                "train",
+                "--arm",
+                arm,
+                "--seed",
+                str(seed),
+                *options,
+            ]
+            for seed in range(seeds)
+            for arm in arms.split(",")
+        }
+    )
+    print(table(load_records()).to_string())
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def trap(
+    cells: Annotated[
+        str, typer.Option(callback=cell_names, help="Cells, separated by commas, or `all`.")
+    ] = "all",
+    seeds: Annotated[int, typer.Option(help="Seeds 0 to N-1.")] = 3,
+    seed: Annotated[int | None, typer.Option(help="Only this seed, in this process.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates in each run; 75 by default.")] = None,
+) -> None:
+    """Provoke a simpler world: train on tasks that need one rule seldom or never, and see what is delivered.
+
+    Recorded runs are skipped, interrupted ones continued. Two runs at a time, with one thread each.
+    """
+    from envace_lite.experiments.arms import load_records
+    from envace_lite.experiments.trap import CELLS, run_cell, trap_table
+    from envace_lite.model.policy import load_policy
+
+    names = list(CELLS) if cells == "all" else cells.split(",")
+    if seed is not None:
+        for name in names:
+            run_cell(load_policy(paths.BASE), name, seed, command=command_line(), steps=steps)
+        return
+    options = ["--steps", str(steps)] if steps else []
+    failed = run_missing(
+        {
+            f"trap-{name}-{number}": [__package__, "trap", "--cells", name, "--seed", str(number), *options]
+            for number in range(seeds)
+            for name in names
+        }
+    )
+    print(trap_table(load_records()))
+    if failed:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -135,32 +218,5 @@ def bench(
         )
 
 
-@app.command()
-def report(
-    split: Annotated[str, typer.Option(callback=split_name, help="test or held_out.")] = "test",
-    by_domain: Annotated[bool, typer.Option(help="One table for each domain.")] = False,
-    figures: Annotated[Path | None, typer.Option(help="Also draw all figures into this folder.")] = None,
-    write: Annotated[
-        list[Path] | None, typer.Option(help="Only fill the tables of this text; may be given again.")
-    ] = None,
-) -> None:
-    """Tables with means and 95 % intervals over the seeds, made from the records in data/runs alone."""
-    from envace_lite.cli.texts import fill
-    from envace_lite.experiments.arms import load_records
-    from envace_lite.experiments.tables import table
-    from envace_lite.world import DOMAINS
-
-    records = load_records()
-    for text in write or ():
-        text.write_text(fill(text.read_text(encoding="utf-8")), encoding="utf-8")
-        print(f"{text}: filled")
-    if write:
-        return
-    for domain in [*DOMAINS, "all"] if by_domain else ["all"]:
-        frame = table(records, split=split, domain=domain)
-        print(f"\n{split}, {domain}\n" + (frame.to_string() if len(frame) else "no recorded runs"))
-    if figures:
-        from envace_lite.experiments import plots
-
-        drawn = plots.draw_all(records, figures)
-        print("\n".join(map(str, drawn)) or "no recorded runs that would suffice for a figure")
+if __name__ == "__main__":
+    shell.main(app)

@@ -1,58 +1,25 @@
-"""Commands of the course."""
+"""What is measured about the course itself: `python -m envace_lite.course minutes` and `installs`."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-from envace_lite.cli.shared import app, command_line
+from envace_lite.experiments import shell
 from envace_lite.world import paths
 
+PROGRAM = "python -m envace_lite.course"
 
-@app.command()
-def assignments() -> None:
-    """Make the student's copies, the solutions, the nbgrader sources and the rubric from the masters."""
-    from envace_lite.course.assignments import generate
-
-    paths.need_checkout("envace assignments")
-    for path in generate():
-        print(path.relative_to(paths.ROOT))
-
-
-@app.command()
-def grade(
-    folder: Annotated[Path, typer.Argument(help="Holds STUDENT/ASSIGNMENT.ipynb for each submission.")],
-    out: Annotated[Path, typer.Option(help="Folder for grades.csv and the feedback.")] = Path("grades"),
-    seconds: Annotated[
-        float, typer.Option(help="How long one question may compute; thirty times as long by the clock.")
-    ] = 10.0,
-) -> None:
-    """Grade a folder of submissions on this machine: points as CSV, feedback for each student.
-
-    It runs the students' code with your rights.
-    """
-    from envace_lite.course.grading import grade_folder
-
-    paths.need_checkout("envace grade")
-    grades = grade_folder(folder, out, seconds)
-    if grades.empty:
-        sys.exit(f"envace: no STUDENT/ASSIGNMENT.ipynb in {folder} has the name of an assignment")
-    print(grades.groupby(["student", "assignment"])[["points", "of"]].sum().to_string())
-    print(f"\nquestion by question: {out / 'grades.csv'}")
-
-
-@app.command()
-def site(
-    out: Annotated[Path, typer.Option(help="Folder for the pages.")] = paths.ROOT / "site",
-) -> None:
-    """Render the course as static HTML with an index; the pages need no server and no network."""
-    from envace_lite.course.site import build
-
-    paths.need_checkout("envace site")
-    print(f"open {build(out)}")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="How long the notebooks take, and with which versions they and the tests pass.",
+)
+command_line = partial(shell.command_line, PROGRAM)
 
 
 @app.command()
@@ -64,7 +31,7 @@ def minutes(
     """Time every notebook under the check of continuous integration, and write the record `notebooks`."""
     from envace_lite.course.timing import NotebookError, measure, measure_crowd
 
-    paths.need_checkout("envace minutes")
+    paths.need_checkout("python -m envace_lite.course minutes")
     try:
         if crowd:
             measure_crowd(crowd, command=command_line())
@@ -92,7 +59,7 @@ def installs(
     """
     from envace_lite.course import installs as measure
 
-    paths.need_checkout("envace installs")
+    paths.need_checkout("python -m envace_lite.course installs")
     found: list[tuple[str, str, dict[str, Any]]]
     try:
         if resolve:
@@ -113,3 +80,7 @@ def installs(
         entry[what]["failed"] for _, _, entry in found for what in ("tests", "notebooks") if what in entry
     ):
         raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    shell.main(app)

@@ -1,0 +1,165 @@
+"""What all commands share: options and their checks, how runs are started, and how a mistake ends."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from envace_lite.world import paths
+
+Domains = Annotated[str, typer.Option(help="Domains, separated by commas, or `all`.")]
+Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn.")]
+PolicyFolder = Annotated[
+    Path, typer.Option("--policy", help="Folder of a policy; the shipped base by default.")
+]
+
+
+def domain_names(names: str) -> list[str]:
+    """The domains of an option: names separated by commas, or `all`."""
+    from envace_lite.world import DOMAINS, get_domain
+
+    return list(DOMAINS) if names == "all" else [get_domain(name.strip()).name for name in names.split(",")]
+
+
+def command_line(program: str = "envace") -> str:
+    """The command as it was typed, for a record."""
+    return f"{program} {shlex.join(sys.argv[1:])}"
+
+
+def split_name(name: str) -> str:
+    """An option that names a split."""
+    from envace_lite.world.draw import SPLITS
+
+    if name not in SPLITS:
+        raise typer.BadParameter(f"there are the splits {', '.join(SPLITS)}; {name!r} is none")
+    return name
+
+
+def arm_names(names: str) -> str:
+    """An option that names arms."""
+    from envace_lite.experiments.arms import ARMS
+
+    for name in names.split(","):
+        if name not in ARMS:
+            raise typer.BadParameter(f"{name!r}; there are the arms {', '.join(ARMS)}")
+    return names
+
+
+def cell_names(names: str) -> str:
+    """An option that names cells of the trap."""
+    from envace_lite.experiments.trap import CELLS
+
+    for name in names.split(",") if names != "all" else ():
+        if name not in CELLS:
+            raise typer.BadParameter(f"{name!r}; there are the cells {', '.join(CELLS)}")
+    return names
+
+
+def writable(folder: Path) -> Path:
+    """Make an output folder, so that one that cannot be written is found out before anything is trained."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+    return folder
+
+
+def run_missing(commands: dict[str, list[str]]) -> bool:
+    """Run the commands whose record is missing, two at a time; whether one failed. Each writes a log to .work.
+
+    Args:
+        commands: by the name of their record, what follows `python -m`.
+
+    An interrupt ends the running ones too; they continue from their checkpoints.
+    """
+    import subprocess
+    from concurrent.futures import ThreadPoolExecutor
+
+    from envace_lite.experiments.records import record_files
+    from envace_lite.model.checkpoint import CheckpointError, claimed
+
+    running: set[subprocess.Popen[bytes]] = set()
+    stopped = False
+
+    def run(name: str) -> int:
+        log = paths.WORK / f"{name}.log"
+        command = [sys.executable, "-m", *commands[name]]
+        try:
+            # A second study keeps off the log too. A run that outlived its killed study may still be writing to it.
+            with claimed(paths.WORK, log.name), log.open("ab") as file:
+                if stopped:
+                    return 1
+                child = subprocess.Popen(command, stdout=file, stderr=file)
+                running.add(child)
+                if stopped:  # in between
+                    child.terminate()
+                code = child.wait()
+        except CheckpointError as error:
+            print(f"{name}: {error}", flush=True)
+            return 1
+        ended = "recorded" if code == 0 else "stopped" if stopped else f"failed, see {log}"
+        print(f"{name}: {ended}", flush=True)
+        return code
+
+    recorded = record_files()
+    missing = [name for name in commands if name not in recorded]
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            codes = list(pool.map(run, missing))  # all of them, also after a failure
+        finally:
+            # Only the terminal's own interrupt reaches the children. None is running unless this one was interrupted.
+            stopped = True
+            for child in running:
+                child.terminate()
+    return any(codes)
+
+
+def print_results(results: dict[str, Any]) -> None:
+    """Every metric with its interval, one column a domain."""
+    from envace_lite.evaluate import METRICS
+
+    for split, by_domain in results.items():
+        print(f"\n{split:18}" + "".join(f"{name:>24}" for name in by_domain))
+        for metric in METRICS:
+            cells = [by_domain[name][metric] for name in by_domain]
+            shown = ["-" if v is None else f"{v:.3f} ({lo:.3f} to {hi:.3f})" for v, lo, hi in cells]
+            print(f"{metric:18}" + "".join(f"{cell:>24}" for cell in shown))
+
+
+def main(app: typer.Typer, *expected: type[Exception]) -> None:
+    """Run an app. Expected mistakes end with one line that says what to do, not with a traceback.
+
+    Args:
+        expected: mistakes that only this app's commands know.
+    """
+    import torch
+
+    from envace_lite.experiments.records import RecordError
+    from envace_lite.interrupts import done, interrupted
+    from envace_lite.model.chat import VocabularyError
+    from envace_lite.model.checkpoint import CheckpointError
+    from envace_lite.model.policy import PolicyError
+    from envace_lite.world import TaskFileError, UnknownDomain
+    from envace_lite.world.paths import CheckoutError
+
+    torch.set_num_threads(1)  # the workers are the parallelism
+    known = (CheckoutError, CheckpointError, PolicyError, RecordError, TaskFileError, VocabularyError)
+    try:
+        app()
+    except (*known, *expected) as error:  # type: ignore[misc]
+        sys.exit(f"envace: {error}")
+    except UnknownDomain as error:
+        sys.exit(f"envace: {error.args[0]}")
+    except OSError as error:
+        name, reason = error.filename or "a file", error.strerror or error
+        sys.exit(f"envace: {name}: {reason}; choose another folder or free it")
+    except SystemExit as end:
+        if end.code == 130:  # typer's way of saying that the person interrupted
+            interrupted()
+        raise
+    finally:
+        done()
