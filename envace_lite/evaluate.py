@@ -27,7 +27,7 @@ METRICS = {
     "consistency": "wm2real over real success",
     "committed_calls": "calls that reached the real environment, a task",
     "wrong_writes": "committed writes that took effect and belong to no acceptable outcome, a task",
-    **fidelity.METRICS,
+    **fidelity.PAIR_METRICS,
     "tool_precision": "share of the committed calls whose tool the plan calls",
     "tool_recall": "share of the plan's calls whose tool is called",
     "tool_f1": "their harmonic mean",
@@ -75,7 +75,7 @@ class Report:
 
     def counts(self, metric: str) -> Counts:
         """Numerator and denominator of a metric for each task."""
-        if metric in fidelity.METRICS:
+        if metric in fidelity.PAIR_METRICS:
             return counts(self.pairs, metric)
         column = {name: self.tasks[name].to_numpy(float) for name in self.tasks if name not in _WORDS}
         if metric in column:
@@ -105,7 +105,7 @@ def deploy(
     rows = []
     for trajectory, session in zip(trajectories, responder.sessions, strict=True):
         task = trajectory.task
-        verdict = session.verify(trajectory.answers)
+        result = session.verify(trajectory.answers)
         effective = Counter(call.text for call, response in trajectory.exchanges if response.changed)
         wrong = min((effective - Counter(outcome.writes)).total() for outcome in task.outcomes)
         plan = Counter(text.split()[0] for turn in task.plan for text in turn)
@@ -115,9 +115,9 @@ def deploy(
                 "task": task.id,
                 "domain": task.domain,
                 "kind": task.tags[0],
-                "real_success": verdict.success,
-                "right_answer": verdict.answer,
-                "right_state": verdict.state,
+                "real_success": result.success,
+                "right_answer": result.answer,
+                "right_state": result.state,
                 "committed_calls": made.total(),
                 "wrong_writes": wrong,
                 "plan_calls": plan.total(),
@@ -141,8 +141,8 @@ def rehearsed_alone(
         session = get_domain(trajectory.task.domain).reset(trajectory.task)
         for call, _ in trajectory.exchanges:
             session.call(call)
-        verdict = session.verify(trajectory.answers)
-        rows.append({"rehearsed_success": task_success(trajectory), "wm2real": float(verdict.success)})
+        result = session.verify(trajectory.answers)
+        rows.append({"rehearsed_success": task_success(trajectory), "wm2real": float(result.success)})
     return pd.DataFrame(rows)
 
 

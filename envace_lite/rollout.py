@@ -125,7 +125,7 @@ class Trajectory:
         log_probs: log-probability with which each was sampled; 0 for `GIVEN` tokens.
         exchanges: calls with their responses.
         answers: the final answer of each user turn.
-        ending: `answer`, or why there is none: `malformed`, `overlong`, `horizon`.
+        stop_reason: `answer`, or why there is none: `malformed`, `overlong`, `horizon`.
         outputs: number of messages that each role wrote.
         said: the messages after those of the task, in the standard form; drafts are left out.
     """
@@ -137,7 +137,7 @@ class Trajectory:
     log_probs: list[float] = field(default_factory=list)
     exchanges: list[tuple[ToolCall, ToolResponse]] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
-    ending: str = ""
+    stop_reason: str = ""
     outputs: dict[int, int] = field(default_factory=lambda: {ACT: 0, REHEARSE: 0})
     said: list[dict[str, Any]] = field(default_factory=list)
 
@@ -161,7 +161,7 @@ class Trajectory:
 
     def __repr__(self) -> str:
         calls = "; ".join(f"{call.text} -> {response.text}" for call, response in self.exchanges)
-        return f"<Trajectory {self.task.id}: {calls} => {' / '.join(self.answers) or self.ending}>"
+        return f"<Trajectory {self.task.id}: {calls} => {' / '.join(self.answers) or self.stop_reason}>"
 
 
 def act_message(text: str, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class Row:
 
     @property
     def done(self) -> bool:
-        return bool(self.trajectory.ending)
+        return bool(self.trajectory.stop_reason)
 
     def take(self, token: int, log_prob: float) -> None:
         """Append a sampled token, or the next injected one in its place."""
@@ -215,7 +215,7 @@ class Row:
             if token == self.chat.end:
                 self._close()
         if not self.done and (len(self.message) >= LONGEST_MESSAGE or len(record.ids) >= self.room):
-            record.ending = "overlong"
+            record.stop_reason = "overlong"
             record.outputs[self._author] += bool(self.message)  # a message that is cut off was written too
 
     @property
@@ -239,14 +239,14 @@ class Row:
         try:
             message = act_message(text, record.task.tools)
         except ToolError:
-            record.ending = "malformed"
+            record.stop_reason = "malformed"
             return
         record.said.append(message)
         if "content" in message:
             record.answers.append(message["content"])
             self._next_turn()
         elif not self.responder.horizon:
-            record.ending = "horizon"
+            record.stop_reason = "horizon"
         else:
             self.pending.extend(map(ToolCall.from_message, message["tool_calls"]))
             self._respond()
@@ -254,7 +254,7 @@ class Row:
     def _next_turn(self) -> None:
         later = self.trajectory.task.later_turns
         if self.turn == len(later):
-            self.trajectory.ending = "answer"
+            self.trajectory.stop_reason = "answer"
             return
         self.injected.extend(self.chat.encode(f"<user> {later[self.turn]} <end> <assistant>"))
         self.trajectory.said.append({"role": "user", "content": later[self.turn]})
@@ -279,7 +279,7 @@ class Row:
         if self.pending:
             self._respond()
         elif len(self.trajectory.exchanges) >= self.responder.horizon:
-            self.trajectory.ending = "horizon"
+            self.trajectory.stop_reason = "horizon"
         else:
             self.injected.append(self.chat.assistant)
 

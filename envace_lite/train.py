@@ -34,7 +34,7 @@ from envace_lite.reward import Reward, task_success
 from envace_lite.rollout import Responder, Trajectory, rollout
 from envace_lite.world import Task
 
-Observer = Callable[[int, Policy, Sequence[Trajectory]], dict[str, float]]
+EvalCallback = Callable[[int, Policy, Sequence[Trajectory]], dict[str, float]]
 """An eval callback: looks on from outside after a step, and returns what goes into the log. It feeds nothing back."""
 ExtraLoss = Callable[[Policy, int], None]
 """Adds to the gradients of a policy in the update of a step (from 0), after those of world rehearsal."""
@@ -82,7 +82,7 @@ class TrainLog:
 
     Args:
         rows: metrics of each step; see `metrics` for their meaning.
-        observed: what the observer returned, with its step.
+        observed: what the eval_callback returned, with its step.
         totals: seconds, rollout tokens, environment calls.
     """
 
@@ -113,7 +113,7 @@ def train(
     responder: Responder | None = None,
     reward: Reward = task_success,
     folder: Path | str | None = None,
-    observer: Observer | None = None,
+    eval_callback: EvalCallback | None = None,
     extra_loss: ExtraLoss | None = None,
     workers: int = 1,
 ) -> tuple[Policy, TrainLog]:
@@ -125,7 +125,7 @@ def train(
         responder: who answers calls; the policy itself by default.
         reward: judges a trajectory.
         folder: where checkpoints go; an interrupted run found there is continued. One run at a time has it.
-        observer: called every `config.observe_every` steps.
+        eval_callback: called every `config.observe_every` steps.
         extra_loss: called within each update; not part of world rehearsal.
         workers: threads that share an update; set torch to one thread each.
 
@@ -148,8 +148,8 @@ def train(
                 parameters[name].data.copy_(value)
             optimizer.load_state_dict(state["optimizer"])
             log, first = TrainLog(**state["log"]), state["step"]
-        elif observer:
-            log.observed.append({"step": 0, **observer(0, trained, [])})
+        elif eval_callback:
+            log.observed.append({"step": 0, **eval_callback(0, trained, [])})
         for step in (bar := tqdm(range(first, config.steps), desc="train", unit="step")):
             begin, asked = time.perf_counter(), responder.environment_calls
             trajectories, rewards = collect(trained, tasks, config, step, responder, reward)
@@ -165,8 +165,8 @@ def train(
             log.totals["tokens"] += sum(len(t.ids) for t in trajectories)
             log.totals["environment_calls"] += responder.environment_calls - asked
             bar.set_postfix({name: f"{row[name]:.2f}" for name in ("reward", "informative")})
-            if observer and done % config.observe_every == 0:
-                log.observed.append({"step": done, **observer(done, trained, trajectories)})
+            if eval_callback and done % config.observe_every == 0:
+                log.observed.append({"step": done, **eval_callback(done, trained, trajectories)})
             if path and (done % config.save_every == 0 or done == config.steps):
                 weights, kept = {name: p.data for name, p in parameters.items()}, optimizer.state_dict()
                 save_state(path, identity, parameters=weights, optimizer=kept, log=vars(log), step=done)
@@ -294,7 +294,7 @@ def metrics(trajectories: Sequence[Trajectory], rewards: Tensor) -> dict[str, fl
     `reward`: mean; `informative`: share of groups with a success and a failure; `calls`: a rollout; `error_rate`:
     share of the responses that are errors; `unfinished`: share of the rollouts without a final answer. By role:
     `reward_act`, `reward_rehearse`: mean over that role's messages (its baseline over the whole batch); `length_...`:
-    tokens a message. The false-success rate needs the real responses: it is the observer's `optimism`.
+    tokens a message. The false-success rate needs the real responses: it is the eval_callback's `optimism`.
     """
     exchanges = [response for t in trajectories for _, response in t.exchanges]
     row = {
@@ -302,7 +302,7 @@ def metrics(trajectories: Sequence[Trajectory], rewards: Tensor) -> dict[str, fl
         "informative": (rewards.amax(-1) > rewards.amin(-1)).float().mean().item(),
         "calls": len(exchanges) / len(trajectories),
         "error_rate": sum(r.error is not None for r in exchanges) / max(len(exchanges), 1),
-        "unfinished": sum(t.ending != "answer" for t in trajectories) / len(trajectories),
+        "unfinished": sum(t.stop_reason != "answer" for t in trajectories) / len(trajectories),
     }
     for role, name in ROLE_NAMES.items():
         outputs = torch.tensor([float(t.outputs[role]) for t in trajectories])

@@ -92,7 +92,7 @@ def trajectory(task: Task, exchanges: Sequence[tuple[str, str]], *answers: str) 
             said.append({"role": "assistant", "tool_calls": [call.to_message()]})
             said.append({"role": "tool", "name": call.name, "content": response.text})
         said += [{"role": "assistant", "content": answer} for answer in answers[turn : turn + 1]]
-    return Trajectory(task, [], exchanges=pairs, answers=list(answers), ending="answer", said=said)
+    return Trajectory(task, [], exchanges=pairs, answers=list(answers), stop_reason="answer", said=said)
 
 
 def real_exchanges(task: Task) -> list[tuple[str, str]]:

@@ -33,13 +33,13 @@ def test_the_usual_way_writes_the_same_episodes(apt: Policy, lessons: Lessons) -
     tasks = [task for task, _ in lessons]
     usual = generate_rollout(apt, tasks, temperature=0)
     ours = rollout(apt, tasks, temperature=0)
-    assert [(t.ids, t.roles, t.ending) for t in usual] == [(t.ids, t.roles, t.ending) for t in ours]
+    assert [(t.ids, t.roles, t.stop_reason) for t in usual] == [(t.ids, t.roles, t.stop_reason) for t in ours]
 
 
 def test_the_usual_way_samples(tiny: Policy, lessons: Lessons) -> None:
     first = generate_rollout(tiny, [lessons[0][0]], group_size=3)
     assert len({tuple(t.ids) for t in first}) == 3
-    assert all(t.ending for t in first)
+    assert all(t.stop_reason for t in first)
 
 
 def test_what_trl_gets(apt: Policy, lessons: Lessons) -> None:

@@ -18,7 +18,7 @@ from envace_lite import paths
 from envace_lite.evaluate import deploy
 from envace_lite.experiments import arms, deliberate, plots, verdict
 from envace_lite.experiments.arms import load_records
-from envace_lite.experiments.deliberate import METRICS, as_frame, run_deliberate, summary, tell_apart
+from envace_lite.experiments.deliberate import MEASURED, as_frame, run_deliberate, summary, tell_apart
 from envace_lite.experiments.deliberate_tables import (
     AFTER,
     curve,
@@ -36,7 +36,7 @@ from envace_lite.rehearsal.scorers import CONTENT
 from envace_lite.reward import task_success
 from envace_lite.world import TRAP, Task
 
-QUICK = partial(verdict.fit_verdict, steps=2)
+QUICK = partial(verdict.fit_self_evaluation, steps=2)
 """A verdict that has hardly learned anything."""
 Lessons = list[tuple[Task, list[dict[str, Any]]]]
 
@@ -52,7 +52,7 @@ def few_tasks(lessons: Lessons, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arms, "shipped_tasks", chosen)
     monkeypatch.setattr(deliberate, "shipped_tasks", chosen)
     for module in (verdict, deliberate):
-        monkeypatch.setattr(module, "fit_verdict", QUICK)
+        monkeypatch.setattr(module, "fit_self_evaluation", QUICK)
 
 
 def run(apt: Policy, folder: Path, **options: Any) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def whole(apt: Policy, lessons: Lessons, tmp_path_factory: pytest.TempPathFactor
     tasks = [task for task, _ in lessons]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deliberate, "shipped_tasks", lambda *_: tasks)
-        patch.setattr(deliberate, "fit_verdict", QUICK)
+        patch.setattr(deliberate, "fit_self_evaluation", QUICK)
         return run(apt, tmp_path_factory.mktemp("runs"))
 
 
@@ -87,7 +87,7 @@ def test_every_method_at_every_budget(whole: dict[str, Any]) -> None:
             results = cell["results"][split]
             assert results.keys() == {"all", "instructions", "goal"}
             for group in results.values():
-                assert list(group) == list(METRICS)
+                assert list(group) == list(MEASURED)
                 assert all(low <= value <= high for value, low, high in group.values())
 
 
@@ -146,7 +146,7 @@ def test_a_study_of_another_policy_is_another(apt: Policy, tiny: Policy, tmp_pat
 
 
 def test_the_interval_is_over_the_tasks() -> None:
-    rows = {metric: [0.0, 1.0] * 50 for metric in METRICS}
+    rows = {metric: [0.0, 1.0] * 50 for metric in MEASURED}
     frame = pd.DataFrame({**rows, "kind": ["goal"] * 100, "needs": [False] * 100})
     value, low, high = summary(frame)["all"]["real_success"]
     assert value == 0.5
@@ -156,7 +156,7 @@ def test_the_interval_is_over_the_tasks() -> None:
 
 def test_ways_by_name(apt: Policy) -> None:
     for name in METHODS:
-        way = make(name, apt, 2, 30, verdict=lambda: lambda continuations: [0.0] * len(continuations))
+        way = make(name, apt, 2, 30, self_evaluation=lambda: lambda continuations: [0.0] * len(continuations))
         assert way.temperature == (0.0 if name == "greedy" else 1.0)
     ways: dict[str, Any] = {name: make(name, apt, 2, 30) for name in METHODS if name != "verdict"}
     scorers = {"parallel": "agreement", "likelihood": "likelihood", "no_errors": "no_errors"}
@@ -205,10 +205,10 @@ def made_up(seed: int, **success: float) -> dict[str, Any]:
     cells = {}
     for key, value in success.items():
         method, _, budget = key.rpartition("_")
-        metrics = {metric: [value, 0.0, 1.0] for metric in METRICS} | {"wrong_writes": [value / 2, 0.0, 1.0]}
+        metrics = {metric: [value, 0.0, 1.0] for metric in MEASURED} | {"wrong_writes": [value / 2, 0.0, 1.0]}
         groups = dict.fromkeys(("all", "instructions", "goal"), metrics)
-        groups["needs"] = {metric: [1.0, 0.0, 1.0] for metric in METRICS}
-        nothing = {metric: [0.0, 0.0, 0.0] for metric in METRICS} | {"tokens": [64.0, 64.0, 64.0]}
+        groups["needs"] = {metric: [1.0, 0.0, 1.0] for metric in MEASURED}
+        nothing = {metric: [0.0, 0.0, 0.0] for metric in MEASURED} | {"tokens": [64.0, 64.0, 64.0]}
         results = {"test": groups, "held_out": dict.fromkeys(groups, nothing)}
         cells[f"{method}-{budget}"] = {"method": method, "budget": int(budget), "results": results}
     return {"kind": "deliberate", "title": AFTER, "domains": ["retail"], "seed": seed, "cells": cells}

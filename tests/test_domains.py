@@ -18,9 +18,9 @@ from envace_lite.pretraining.traces import RECIPES, draw_script_for_trace
 from envace_lite.world import (
     DOMAINS,
     Domain,
+    EpisodeResult,
     Task,
     TaskFileError,
-    Verdict,
     get_domain,
     load_tasks,
     save_tasks,
@@ -65,7 +65,7 @@ def test_the_oracle_solves_every_task(domain: Domain, split: str) -> None:
     assert len(tasks) == SPLITS[split]
     for task in tasks:
         session = carried_out(task, planned_calls(task))
-        assert session.verify(task.outcomes[0].answers) == Verdict(True, True), task.id
+        assert session.verify(task.outcomes[0].answers) == EpisodeResult(True, True), task.id
         assert len(task.outcomes[0].answers) == 1 + len(task.later_turns)
 
 
@@ -93,7 +93,7 @@ def test_a_wrong_answer_fails(domain: Domain) -> None:
     for task in all_tasks(domain):
         session = carried_out(task, planned_calls(task))
         first = task.outcomes[0].answers
-        assert session.verify([*first[:-1], "word_0"]) == Verdict(False, True)
+        assert session.verify([*first[:-1], "word_0"]) == EpisodeResult(False, True)
         assert not session.verify([*first, first[-1]]).answer
 
 
@@ -162,7 +162,7 @@ def test_with_several_outcomes_answer_and_state_have_to_agree() -> None:
     first = task.outcomes[0].answers
     other = next(outcome.answers for outcome in task.outcomes if outcome.answers != first)
     assert session.verify(first).success
-    assert session.verify(other) == Verdict(False, True)
+    assert session.verify(other) == EpisodeResult(False, True)
 
 
 # Sessions --------------------------------------------------------------------------------------------------

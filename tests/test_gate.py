@@ -109,7 +109,7 @@ def test_a_rehearsers_exception_passes_and_commits_nothing() -> None:
     with pytest.raises(ZeroDivisionError):
         gate("refund", order="o3")
     assert shop.refunded == []
-    assert gate.ledger.decisions[-1].verdict == "held back: ZeroDivisionError()"
+    assert gate.ledger.decisions[-1].reason == "held back: ZeroDivisionError()"
 
 
 def test_no_call_is_lost() -> None:

@@ -13,15 +13,15 @@ import torch
 from envace_lite.evaluate import deploy
 from envace_lite.experiments.deliberate import how_it_went
 from envace_lite.experiments.harm import can_be_undone, harm, irreversible_writes, wrong_writes
+from envace_lite.experiments.self_evaluation import SelfEvaluation, fit_self_evaluation
 from envace_lite.experiments.thinking import Refine, Scratchpad, ThinkingRehearse
-from envace_lite.experiments.verdict import WrittenVerdict, fit_verdict
 from envace_lite.model.chat import ACT, GIVEN
 from envace_lite.model.decoding import LONGEST_MESSAGE
 from envace_lite.model.policy import Policy
 from envace_lite.rehearsal import Entry, ImaginedCall, Ledger, imagining
 from envace_lite.rehearsal import episode as episodes_module
 from envace_lite.rehearsal.choice import Choice
-from envace_lite.rehearsal.controls import Vote
+from envace_lite.rehearsal.controls import SelfConsistency
 from envace_lite.rehearsal.episode import Deliberation, Episode, Plain
 from envace_lite.rehearsal.private import PrivateRehearsal
 from envace_lite.rehearsal.scorers import agreement, carried_out, likelihood, no_errors
@@ -105,7 +105,7 @@ def drawn(session: Session, *calls: str) -> Ledger:
         Plain,
         lambda policy, **o: PrivateRehearsal(policy, 0, **o),
         lambda policy, **o: PrivateRehearsal(policy, 0, "sequential", memory=True, when="write", **o),
-        lambda policy, **o: Vote(policy, 0, **o),
+        lambda policy, **o: SelfConsistency(policy, 0, **o),
         lambda policy, **o: Refine(policy, 0, **o),
     ],
 )
@@ -118,7 +118,11 @@ def test_without_a_budget_it_is_plain_execution(
     trajectories = rollout(apt, tasks, responder, temperature=temperature, generator=seeded(3))
     episodes = way(apt, temperature=temperature, seed=3).run(tasks)
     for one, other, session in zip(episodes, trajectories, responder.sessions, strict=True):
-        assert (one.exchanges, one.answers, one.ending) == (other.exchanges, other.answers, other.ending)
+        assert (one.exchanges, one.answers, one.stop_reason) == (
+            other.exchanges,
+            other.answers,
+            other.stop_reason,
+        )
         assert one.conversation == other.messages()
         assert one.session.digest() == session.digest()
         written = [text for who, text in other.segments(CHAT) if who == "act"]
@@ -237,7 +241,7 @@ WAYS: dict[str, Callable[[Policy], Plain]] = {
     "sequential": lambda policy: PrivateRehearsal(policy, 3, "sequential", memory=True, temperature=1.3),
     "write": lambda policy: PrivateRehearsal(policy, 2, when="write", temperature=1.3),
     "fewest errors": lambda policy: PrivateRehearsal(policy, 2, scorer="no_errors"),
-    "vote": lambda policy: Vote(policy, 40, temperature=1.3),
+    "vote": lambda policy: SelfConsistency(policy, 40, temperature=1.3),
     "refine": lambda policy: Refine(policy, 40, temperature=1.3),
 }
 
@@ -255,7 +259,9 @@ def test_the_ledger_counts_what_the_engine_computes(
         return made
 
     monkeypatch.setattr(episodes_module, "rollout", counted)
-    monkeypatch.setattr(Vote, "affordable", lambda _, drawn: list(drawn))  # as much as the engine draws
+    monkeypatch.setattr(
+        SelfConsistency, "affordable", lambda _, drawn: list(drawn)
+    )  # as much as the engine draws
     episodes = WAYS[name](apt).run(tasks_of(lessons))
     assert sum(episode.ledger.total for episode in episodes) == sum(computed)
     assert all(sum(e.ledger.tokens.values()) == e.ledger.total for e in episodes)
@@ -277,7 +283,7 @@ def overspent(way: Deliberation, tasks: Sequence[Task], monkeypatch: pytest.Monk
 
 
 TIGHT: dict[str, Callable[[Policy, int], Deliberation]] = {
-    "vote": lambda policy, tokens: Vote(policy, tokens, temperature=1.5),
+    "vote": lambda policy, tokens: SelfConsistency(policy, tokens, temperature=1.5),
     "refine": lambda policy, tokens: Refine(policy, tokens, temperature=1.5),
 }
 
@@ -297,7 +303,7 @@ def test_a_budget_that_is_ignored_is_found(
 ) -> None:
     draw = Deliberation.draw
     monkeypatch.setattr(Deliberation, "draw", lambda *arguments, **_: draw(*arguments))
-    monkeypatch.setattr(Vote, "affordable", lambda _, drawn: list(drawn))
+    monkeypatch.setattr(SelfConsistency, "affordable", lambda _, drawn: list(drawn))
     assert max(overspent(TIGHT[name](apt, LONGEST_MESSAGE), tasks_of(lessons), monkeypatch)) > 0
 
 
@@ -318,7 +324,7 @@ def test_the_imagination_does_not_know_what_the_user_will_say(lessons: Lessons) 
     assert len(episode.answers) == 2
     way = PrivateRehearsal(scripted((task, messages)), 1, temperature=0.0)
     (choice,) = way.deliberate([Episode(task)], seeded())
-    assert all(len(t.answers) == 1 and t.ending == "answer" for t in choice.drawn)
+    assert all(len(t.answers) == 1 and t.stop_reason == "answer" for t in choice.drawn)
 
 
 def test_calls_made_together_are_committed_together(lessons: Lessons) -> None:
@@ -354,7 +360,7 @@ def test_a_sequential_rehearsal_sees_what_was_refused() -> None:
     ]
     (episode,) = PrivateRehearsal(policy, 2, "sequential", "no_errors", **options).run([task])
     assert [call.text for call, _ in episode.exchanges] == [second.text]
-    assert (episode.ledger.world_errors, episode.ledger.head_errors) == (0, 1)
+    assert (episode.ledger.world_errors, episode.ledger.imagined_errors) == (0, 1)
     assert episode.conversation == [*map(dict, messages)]  # what was remembered is true of the world
     assert episode.memory > 0
     assert episode.ledger.tokens["memory"] == 3 * episode.memory  # in every prompt but the very first
@@ -381,9 +387,9 @@ def test_when(lessons: Lessons, when: str, rehearsed: int, drafts: bool) -> None
 
 
 def test_a_message_that_is_none_ends_the_episode(tiny: Policy) -> None:
-    for way in (PrivateRehearsal(tiny, 2), Vote(tiny, 40), Refine(tiny, 40)):
+    for way in (PrivateRehearsal(tiny, 2), SelfConsistency(tiny, 40), Refine(tiny, 40)):
         (episode,) = way.run([HAND])
-        assert episode.ending in ("malformed", "overlong")
+        assert episode.stop_reason in ("malformed", "overlong")
         assert episode.ledger.total > 0
 
 
@@ -396,7 +402,7 @@ def test_a_word_that_the_language_lacks() -> None:
         {"role": "assistant", "content": "packed"},
     ]
     (episode,) = PrivateRehearsal(scripted((HAND, messages)), 1, temperature=0.0).run([HAND])
-    assert (episode.ending, episode.answers) == ("answer", ["packed"])
+    assert (episode.stop_reason, episode.answers) == ("answer", ["packed"])
     assert episode.ledger.decisions[0].real == "pending:unknown error unknown"
 
 
@@ -426,7 +432,7 @@ OK, REFUSED = "o2:paid needs:paid ok o2:packed", "o2:sent needs:paid error statu
 GOOD = trajectory(HAND, [("pack_order o2", OK)], "packed")
 DETOUR = trajectory(HAND, [("get_order o2", "o2:paid ok"), ("pack_order o2", OK)], "packed")
 BAD = trajectory(HAND, [("pack_order o2", REFUSED)], "sent")
-BROKEN = replace(trajectory(HAND, [("pack_order o2", OK)]), ending="overlong")
+BROKEN = replace(trajectory(HAND, [("pack_order o2", OK)]), stop_reason="overlong")
 
 
 def test_agreement() -> None:
@@ -463,7 +469,7 @@ def test_a_sequential_rehearsal_may_be_content(apt: Policy, lessons: Lessons) ->
 def test_being_content_needs_turns_and_a_free_scorer(apt: Policy, lessons: Lessons) -> None:
     with pytest.raises(ValueError, match="`enough` is for the mode `sequential`"):
         PrivateRehearsal(apt, 2, enough=1.0)
-    verdict = fit_verdict(apt, tasks_of(lessons), steps=1)
+    verdict = fit_self_evaluation(apt, tasks_of(lessons), steps=1)
     with pytest.raises(ValueError, match="does not read continuations again"):
         PrivateRehearsal(apt, 2, "sequential", verdict, enough=1.0)
 
@@ -487,7 +493,7 @@ def test_a_broken_promise_is_counted() -> None:
 def test_without_imagination_nothing_is_promised() -> None:
     """A right answer to a request that no tool fits, which the judge can tell without any response."""
     task = find_task("functions", "no_tool", without=["turns:2"])
-    (voted,) = Vote(scripted((task, conversation(task))), 3).run([task])
+    (voted,) = SelfConsistency(scripted((task, conversation(task))), 3).run([task])
     line = how_it_went(voted)
     assert (line["real_success"], line["promised"]) == (True, False)
 
@@ -515,7 +521,7 @@ def test_a_verdict_is_the_probability_of_a_word(apt: Policy, lessons: Lessons) -
         with torch.no_grad():
             logits = apt.model(torch.tensor([[*t.prompt, *t.ids, CHAT.user]])).logits[0, -1]
         wanted.append(float(logits.softmax(-1)[CHAT.index["ok"]]))
-    verdict = WrittenVerdict(apt)
+    verdict = SelfEvaluation(apt)
     assert verdict(made) == pytest.approx(wanted, rel=1e-3)
     assert verdict([made[3], made[0]]) == pytest.approx([wanted[3], wanted[0]], rel=1e-3)
     read = sum(len(t.prompt) for t in made[::2]) + sum(len(t.ids) + 2 for t in made)
@@ -530,14 +536,14 @@ def test_a_verdict_is_learned_from_task_success(
         monkeypatch.setattr(type(domain), "reset", lambda *_: pytest.fail("an environment was opened"))
     before = weights(apt)
     for task, _ in lessons:
-        made = rollout(apt, [task], group_size=16, generator=seeded())  # as `fit_verdict` draws them
+        made = rollout(apt, [task], group_size=16, generator=seeded())  # as `fit_self_evaluation` draws them
         success = torch.tensor([task_success(t) for t in made])
         if 0 < success.sum() < 16:
             break
     assert 0 < success.sum() < 16
     gaps = []
     for steps in (0, 30):
-        verdict = fit_verdict(apt, [task], group_size=16, steps=steps, families=1, lr=1e-2)
+        verdict = fit_self_evaluation(apt, [task], group_size=16, steps=steps, families=1, lr=1e-2)
         probabilities = torch.tensor(verdict(made))
         gaps.append(probabilities[success == 1].mean() - probabilities[success == 0].mean())
     assert abs(gaps[0]) < 0.05
@@ -549,9 +555,9 @@ def test_a_verdict_is_paid_for(apt: Policy, lessons: Lessons) -> None:
     """It reads every continuation again."""
     task = lessons[1][0]
     (free,) = PrivateRehearsal(apt, 2, scorer=lambda c: [0.0] * len(c)).deliberate([Episode(task)], seeded())
-    (paid,) = PrivateRehearsal(apt, 2, scorer=WrittenVerdict(apt)).deliberate([Episode(task)], seeded())
+    (paid,) = PrivateRehearsal(apt, 2, scorer=SelfEvaluation(apt)).deliberate([Episode(task)], seeded())
     assert [t.ids for t in free.drawn] == [t.ids for t in paid.drawn]
-    assert paid.spent - free.spent == WrittenVerdict(apt).reads([t for t in paid.drawn if t.said])
+    assert paid.spent - free.spent == SelfEvaluation(apt).reads([t for t in paid.drawn if t.said])
 
 
 # Harm, against known answers ---------------------------------------------------------------------------------
@@ -645,7 +651,7 @@ def test_a_vote_takes_the_majority(apt: Policy, monkeypatch: pytest.MonkeyPatch)
         yield [_candidate(text) for text in calls]
 
     monkeypatch.setattr(Deliberation, "draw", drawn)
-    (choice,) = Vote(apt, 20).deliberate([Episode(HAND)], seeded())
+    (choice,) = SelfConsistency(apt, 20).deliberate([Episode(HAND)], seeded())
     assert choice.chosen == 1
     assert [step.line for step in choice.steps] == [
         "revise `get_order o1`: 1 of 4 votes",
@@ -658,7 +664,7 @@ def test_candidates_are_paid_one_after_another(apt: Policy) -> None:
     long, short = _candidate("book_room r3 apr 8"), _candidate("say no")
     drawn = [long, long, short, long]  # 5, 5, 3 and 5 tokens
     for allowance, count in ((4, 1), (5, 1), (9, 1), (10, 2), (12, 2), (13, 3), (17, 3), (18, 4), (99, 4)):
-        assert Vote(apt, allowance).affordable(drawn) == drawn[:count]
+        assert SelfConsistency(apt, allowance).affordable(drawn) == drawn[:count]
 
 
 def test_a_vote_after_the_judge(apt: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -677,10 +683,10 @@ def test_a_vote_after_the_judge(apt: Policy, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(Deliberation, "draw", drawn)
     for judged, chosen in ((False, 0), (True, 2)):
-        (choice,) = Vote(apt, 20, judged=judged).deliberate([Episode(task)], seeded())
+        (choice,) = SelfConsistency(apt, 20, verified=judged).deliberate([Episode(task)], seeded())
         assert choice.chosen == chosen
     texts[first] = early  # all are broken: the first is committed
-    (choice,) = Vote(apt, 20, judged=True).deliberate([Episode(task)], seeded())
+    (choice,) = SelfConsistency(apt, 20, verified=True).deliberate([Episode(task)], seeded())
     assert choice.chosen == 0
 
 
@@ -739,7 +745,7 @@ def test_drafts_are_trained_and_not_answered(lessons: Lessons) -> None:
     )
     assert made.ids[:4] == draft
     assert made.roles[:4] == [ACT, ACT, ACT, GIVEN]
-    assert made.ending == "horizon"
+    assert made.stop_reason == "horizon"
     assert [message["role"] for message in made.said] == ["assistant"]
     assert made.exchanges == []
 
@@ -748,4 +754,4 @@ def test_a_horizon_of_calls(lessons: Lessons) -> None:
     task, messages = next(lesson for lesson in lessons if "reach" in lesson[0].tags)
     for horizon in (0, 1):
         (made,) = rollout(scripted((task, messages)), [task], Rehearse(horizon=horizon), temperature=0)
-        assert (len(made.exchanges), made.ending) == (horizon, "horizon")
+        assert (len(made.exchanges), made.stop_reason) == (horizon, "horizon")

@@ -91,7 +91,7 @@ def turned(call: str, answer: str = "blocked") -> list[dict[str, Any]]:
 def record(trajectory: Trajectory) -> tuple[Any, ...]:
     """Everything in a trajectory that can be compared."""
     t = trajectory
-    return t.task.id, t.prompt, t.ids, t.roles, t.log_probs, t.exchanges, t.answers, t.ending, t.outputs
+    return t.task.id, t.prompt, t.ids, t.roles, t.log_probs, t.exchanges, t.answers, t.stop_reason, t.outputs
 
 
 # Ids, roles and log-probabilities --------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def test_ids_are_those_of_the_conversation(lessons: Lessons, responder: str) -> 
         if responder != "rehearse":
             roles = [GIVEN if role == REHEARSE else role for role in roles]
         assert trajectory.roles == roles
-        assert trajectory.ending == "answer"
+        assert trajectory.stop_reason == "answer"
         assert tuple(trajectory.answers) == task.outcomes[0].answers
         assert [(call.text, response.text) for call, response in trajectory.exchanges] == real_exchanges(task)
         said = [message["role"] for message in messages]
@@ -150,14 +150,14 @@ def test_roles_and_log_probs_are_as_long_as_the_ids(apt: Policy, lessons: Lesson
     for t in run(apt, [task for task, _ in lessons], responder, group_size=4, temperature=1.5):
         assert len(t.ids) == len(t.roles) == len(t.log_probs) > 0
         assert set(t.roles) <= ({GIVEN, ACT, REHEARSE} if responder == "rehearse" else {GIVEN, ACT})
-        assert t.ending in ("answer", "malformed", "overlong", "horizon")
-        assert t.ids[-1] == CHAT.end or t.ending == "overlong"
-        assert (len(t.answers) == 1 + len(t.task.later_turns)) == (t.ending == "answer")
+        assert t.stop_reason in ("answer", "malformed", "overlong", "horizon")
+        assert t.ids[-1] == CHAT.end or t.stop_reason == "overlong"
+        assert (len(t.answers) == 1 + len(t.task.later_turns)) == (t.stop_reason == "answer")
 
 
 def test_an_untrained_policy_ends_with_a_reason(tiny: Policy, lessons: Lessons) -> None:
     trajectories = run(tiny, [task for task, _ in lessons], "rehearse", group_size=8)
-    assert {t.ending for t in trajectories} <= {"malformed", "overlong", "answer"}
+    assert {t.stop_reason for t in trajectories} <= {"malformed", "overlong", "answer"}
     assert all(len(t.ids) <= LONGEST_MESSAGE for t in trajectories if not t.exchanges)
 
 
@@ -246,7 +246,7 @@ def test_parallel_calls_are_answered_one_by_one(lessons: Lessons) -> None:
 @pytest.mark.parametrize("call", ["card.freeze", "card.freeze amex visa", "cancel_order amex", "amex", "and"])
 def test_a_call_that_cannot_be_read_ends_the_episode(call: str) -> None:
     (t,) = run(scripted((TASK, turned(call))), [TASK], "execute")
-    assert (t.ending, t.answers, t.exchanges) == ("malformed", [], [])
+    assert (t.stop_reason, t.answers, t.exchanges) == ("malformed", [], [])
     assert t.roles == [ACT] * len(t.ids)
 
 
@@ -270,12 +270,12 @@ def test_too_many_calls_end_the_episode() -> None:
         policy = scripted((TASK, messages))
         answers = Replay({TASK.id: {call.text: ToolResponse({}, None, {})}})
         (t,) = rollout(policy, [TASK], Rehearse() if responder == "rehearse" else answers)
-        assert (t.ending, len(t.exchanges), t.answers) == ("horizon", HORIZON, [])
+        assert (t.stop_reason, len(t.exchanges), t.answers) == ("horizon", HORIZON, [])
 
 
 def test_an_endless_message_ends_the_episode() -> None:
     (t,) = run(scripted((TASK, turned("card.freeze " + "amex " * 60))), [TASK], "rehearse")
-    assert t.ending == "overlong"
+    assert t.stop_reason == "overlong"
     assert len(t.ids) == LONGEST_MESSAGE
 
 
@@ -284,9 +284,9 @@ def test_the_number_of_tokens_is_limited(lessons: Lessons) -> None:
     whole = CHAT.render(messages, task.tools)[len(CHAT.render(task.messages, task.tools, prompt="act")) :]
     for most in range(1, len(whole)):
         (t,) = run(scripted((task, messages)), [task], "rehearse", max_tokens=most)
-        assert (t.ending, t.ids) == ("overlong", whole[:most])
+        assert (t.stop_reason, t.ids) == ("overlong", whole[:most])
     (t,) = run(scripted((task, messages)), [task], "rehearse", max_tokens=len(whole))
-    assert (t.ending, t.ids) == ("answer", whole)
+    assert (t.stop_reason, t.ids) == ("answer", whole)
 
 
 def test_a_message_that_is_cut_off_is_counted(lessons: Lessons) -> None:

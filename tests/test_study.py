@@ -26,10 +26,10 @@ from envace_lite.experiments.arms import (
     ARMS,
     HEADLINE,
     OBSERVED,
-    as_table,
+    by_group,
     load_records,
     run_arm,
-    small_observer,
+    small_eval,
 )
 from envace_lite.experiments.records import RecordError, versions, write_record
 from envace_lite.experiments.tables import (
@@ -148,11 +148,11 @@ def test_a_run_is_recorded(apt: Policy, arm: str) -> None:
         assert set(record["results"][split]) == {"all", *DOMAINS, "instructions", "goal"}
         for metrics in record["results"][split].values():
             assert set(metrics) == set(METRICS)
-        assert set(record["probe"][split]["metrics"]) == set(fidelity.METRICS)
+        assert set(record["probe"][split]["metrics"]) == set(fidelity.PAIR_METRICS)
         assert set(record["probe"][split]["missing_rules"]) <= set(record["probe"][split]["rules"])
     assert returned == {key: value for key, value in record.items() if key in returned}
     report = evaluate(trained, arms.shipped_tasks(DOMAINS, "test"))
-    assert record["results"]["test"] == as_table(report)
+    assert record["results"]["test"] == by_group(report)
 
 
 def test_seeds_and_arms_differ(apt: Policy) -> None:
@@ -186,7 +186,7 @@ def test_only_some_domains(apt: Policy, few_tasks: list[Task]) -> None:
 
 @pytest.mark.any_tokens
 def test_the_observer_measures_the_policy_as_it_is(apt: Policy, tiny: Policy, few_tasks: list[Task]) -> None:
-    known, random = (small_observer(few_tasks)(0, policy, []) for policy in (apt, tiny))
+    known, random = (small_eval(few_tasks)(0, policy, []) for policy in (apt, tiny))
     report = evaluate(apt, few_tasks)
     assert {m: known[m] for m in OBSERVED} == {m: round(report.value(m), 4) for m in OBSERVED}
     assert known["fidelity_depth_1"] == round(fidelity.by_depth(report.pairs).fidelity[1], 4)
@@ -197,14 +197,14 @@ def test_the_observer_measures_the_policy_as_it_is(apt: Policy, tiny: Policy, fe
 def test_what_could_not_be_counted_is_none(apt: Policy) -> None:
     """A task that no tool fits has no call, so there is nothing to probe."""
     task = find_task("functions", "no_tool")
-    cells = as_table(evaluate(apt, [task]))["all"]
+    cells = by_group(evaluate(apt, [task]))["all"]
     assert cells["real_success"] == [1.0, 1.0, 1.0]
     assert cells["fidelity"] == cells["optimism"] == [None, None, None]
 
 
 def test_what_could_not_be_observed_is_still_json(apt: Policy) -> None:
     """`NaN` is a word that other readers of JSON refuse."""
-    observed = small_observer([find_task("functions", "no_tool")])(0, apt, [])
+    observed = small_eval([find_task("functions", "no_tool")])(0, apt, [])
     assert observed["real_success"] == 1.0
     read(write_record("run", {"observed": [{"step": 0, **observed}]}))
 

@@ -238,7 +238,7 @@ def test_a_state_survives_a_file(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["state.pt"]
 
 
-# The observer ----------------------------------------------------------------------------------------------
+# The eval callback -----------------------------------------------------------------------------------------
 
 
 @both_kinds
@@ -252,7 +252,7 @@ def test_the_observer_feeds_nothing_back(
         policy.log_probs([Family(t.prompt, [t.ids]) for t in deployed])
         return {"seen": float(len(trajectories)), "draw": torch.rand(1).item()}
 
-    trained, log = train(copied(apt), tasks, config, reward=odd_length, observer=observer)
+    trained, log = train(copied(apt), tasks, config, reward=odd_length, eval_callback=observer)
     assert same_weights(weights(trained), uninterrupted(config)[0])
     assert log.rows == uninterrupted(config)[1]
     assert [(row["step"], row["seen"]) for row in log.observed] == [(0, 0.0), (2, 16.0), (4, 16.0)]
@@ -469,9 +469,9 @@ def test_rates() -> None:
 
 def test_metrics_of_known_rollouts(tasks: list[Task]) -> None:
     task = tasks[0]
-    good = Trajectory(task, [], [1] * 9, [ACT] * 4 + [REHEARSE] * 5, [0.0] * 9, ending="answer")
+    good = Trajectory(task, [], [1] * 9, [ACT] * 4 + [REHEARSE] * 5, [0.0] * 9, stop_reason="answer")
     good.outputs = {ACT: 2, REHEARSE: 1}
-    bad = Trajectory(task, [], [1] * 4, [ACT] * 4, [0.0] * 4, ending="malformed")
+    bad = Trajectory(task, [], [1] * 4, [ACT] * 4, [0.0] * 4, stop_reason="malformed")
     bad.outputs = {ACT: 1, REHEARSE: 0}
     row = metrics([good, bad, good, good], torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
     expected = {

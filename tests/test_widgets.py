@@ -193,10 +193,10 @@ def test_the_buttons_step_and_stop_at_both_ends(stepper: Stepper) -> None:
     for _ in range(last):
         stepper.forth.click()
     assert f"Step {last} of {last}" in stepper.view.value
-    assert stepper.ending in stepper.view.value
+    assert stepper.stop_reason in stepper.view.value
     stepper.back.click()
     assert f"Step {last - 1} of {last}" in stepper.view.value
-    assert stepper.ending not in stepper.view.value
+    assert stepper.stop_reason not in stepper.view.value
 
 
 def test_the_real_response_is_a_click_away(stepper: Stepper) -> None:
@@ -250,7 +250,7 @@ def test_the_budget_slider_shows_each_budget() -> None:
     for form in (view.text, plain(view.html)):
         for decision in (d for made in DECISIONS.values() for d in made):
             assert decision.candidate in form
-            assert decision.verdict in form
+            assert decision.reason in form
             assert decision.action in form
             assert decision.rehearsed in form
 

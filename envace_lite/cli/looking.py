@@ -56,7 +56,7 @@ def evaluate(
 ) -> None:
     """Deploy a policy on the real environment, and set its rehearsed responses next to the real ones."""
     from envace_lite.evaluate import evaluate as deployed
-    from envace_lite.experiments.arms import as_table, evaluate_splits, probe_splits
+    from envace_lite.experiments.arms import by_group, evaluate_splits, probe_splits
     from envace_lite.experiments.records import write_record
     from envace_lite.model.policy import load_policy
     from envace_lite.world.shipped import shipped_tasks
@@ -67,7 +67,7 @@ def evaluate(
         about = {"kind": "evaluate", "command": command_line(), "seed": 0, "title": title, "domains": names}
         write_record(name, {**about, "results": results, "probe": probe_splits(loaded, names)})
     else:
-        results = {split: as_table(deployed(loaded, shipped_tasks(names, split, limit)))}
+        results = {split: by_group(deployed(loaded, shipped_tasks(names, split, limit)))}
     print_results(results)
 
 
@@ -115,22 +115,23 @@ def rehearse(
     budget: Annotated[int, typer.Option(min=1, help="N, imagined continuations before one message.")] = 4,
     mode: Annotated[str, typer.Option(help="parallel or sequential.")] = "parallel",
     scorer: Annotated[
-        str, typer.Option(help="agreement, likelihood, no_errors, carried_out or verdict (trained first).")
+        str,
+        typer.Option(help="agreement, likelihood, no_errors, carried_out or verdict (it is trained first)."),
     ] = "carried_out",
     split: Annotated[str, typer.Option(callback=split_name, help="test or held_out.")] = "test",
     limit: Annotated[int, typer.Option(help="Tasks a domain.")] = 50,
     temperature: Annotated[float, typer.Option(help="Of everything that is sampled.")] = 1.0,
     seed: Seed = 0,
 ) -> None:
-    """Let a policy rehearse privately before each committed call, beside plain execution and votes at equal tokens.
+    """Let a policy rehearse privately before each committed call, beside other uses of the same tokens.
 
     Prints how it went on the real environment, and one decision step by step. A single look: for curves and
     intervals see `python -m envace_lite.experiments deliberate`.
     """
     from envace_lite.experiments import deliberate as study
-    from envace_lite.experiments.verdict import fit_verdict
+    from envace_lite.experiments.self_evaluation import fit_self_evaluation
     from envace_lite.model.policy import load_policy
-    from envace_lite.rehearsal.controls import Vote
+    from envace_lite.rehearsal.controls import SelfConsistency
     from envace_lite.rehearsal.episode import Plain
     from envace_lite.rehearsal.private import MODES, PrivateRehearsal
     from envace_lite.rehearsal.scorers import SCORERS
@@ -142,18 +143,22 @@ def rehearse(
     names, loaded = domain_names(domain), load_policy(policy)
     tasks = shipped_tasks(names, split, limit)
     chosen = (
-        fit_verdict(loaded, shipped_tasks(names, "train", 150), seed=seed) if scorer == "verdict" else scorer
+        fit_self_evaluation(loaded, shipped_tasks(names, "train", 150), seed=seed)
+        if scorer == "verdict"
+        else scorer
     )
     options: dict[str, Any] = {"temperature": temperature, "seed": seed}
     private = PrivateRehearsal(loaded, budget, mode, chosen, **options)
     episodes = private.run(tasks)
     rehearsed = study.as_frame(episodes)
-    allowance = study.allowance_of(rehearsed)
+    tokens = study.token_budget_of(rehearsed)
     frames = {
         "plain execution": study.as_frame(Plain(loaded, **options).run(tasks)),
         f"private rehearsal, N = {budget}": rehearsed,
-        "vote, equal tokens": study.as_frame(Vote(loaded, allowance, **options).run(tasks)),
-        "vote after the judge": study.as_frame(Vote(loaded, allowance, judged=True, **options).run(tasks)),
+        "self-consistency": study.as_frame(SelfConsistency(loaded, tokens, **options).run(tasks)),
+        "and the verifier": study.as_frame(
+            SelfConsistency(loaded, tokens, verified=True, **options).run(tasks)
+        ),
     }
     print(f"{f'{len(tasks)} tasks':20}" + "".join(f"{name:>30}" for name in frames))
     for metric in (

@@ -99,8 +99,8 @@ def step_text(step: Step, *, real: bool = True, probabilities: bool = True) -> s
         chance = f" {token.probability:.2f}" if probabilities and token.probability is not None else ""
         lines.append(f"  {token.word:18}{token.role}{chance}")
     if real and step.real:
-        verdict = "the same" if step.real == step.written else "not the same"
-        lines.append(f"  real response: {step.real} ({verdict})")
+        word = "the same" if step.real == step.written else "not the same"
+        lines.append(f"  real response: {step.real} ({word})")
     return "\n".join(lines)
 
 
@@ -133,11 +133,11 @@ def step_html(step: Step, title: str = "", *, real: str = "folded", probabilitie
     )
     if step.real and real != "hidden":
         same = step.real == step.written
-        verdict = "It is the same." if same else "It is not the same; this was rehearsed instead:"
+        word = "It is the same." if same else "It is not the same; this was rehearsed instead:"
         marked = "" if same else f" <code>{mark_difference(step.real, step.written)}</code>"
         body += (
             f"<details{' open' if real == 'open' else ''}><summary>The real response</summary>"
-            f"<p style='margin:.2em 0'><code>{escape(step.real)}</code>. {verdict}{marked}</p></details>"
+            f"<p style='margin:.2em 0'><code>{escape(step.real)}</code>. {word}{marked}</p></details>"
         )
     return (
         f"<div style='border-left:6px {_LINE[step.role]} rgb({shades});background:rgba({shades},.08);"
@@ -187,7 +187,7 @@ def comparison_text(columns: Mapping[str, pd.DataFrame], rows: Sequence[int]) ->
 
 
 def comparison_html(columns: Mapping[str, pd.DataFrame], rows: Sequence[int]) -> str:
-    """The same as a table, in which the words that differ are marked."""
+    """A rollout beside the real responses as a table, in which the words that differ are marked."""
     if not rows:
         return "<p>no pair of this sort</p>"
     first = next(iter(columns.values()))
@@ -212,18 +212,18 @@ def decisions_text(budget: int, decisions: Sequence[Decision]) -> str:
     """The decisions under one budget, as text."""
     lines = [f"budget {budget}"]
     for d in decisions:
-        lines += [f"  {d.action:7}{d.candidate}", f"    rehearsed {d.rehearsed or '-'} ({d.verdict})"]
+        lines += [f"  {d.action:7}{d.candidate}", f"    rehearsed {d.rehearsed or '-'} ({d.reason})"]
         lines += [f"    real      {d.real}"] if d.real else []
     return "\n".join(lines)
 
 
 def decisions_html(budget: int, decisions: Sequence[Decision]) -> str:
-    """The same as a table."""
+    """The decisions of an episode as a table."""
     rows = []
     for d in decisions:
         real = f"<code>{escape(d.real)}</code>" if d.real else "never asked"
         cells = [f"<b>{escape(d.action)}</b>", f"<code>{escape(d.candidate)}</code>"]
-        cells += [f"<code>{escape(d.rehearsed) or '-'}</code>", escape(d.verdict), real]
+        cells += [f"<code>{escape(d.rehearsed) or '-'}</code>", escape(d.reason), real]
         rows.append("<tr>" + "".join(f"<td style='text-align:left'>{cell}</td>" for cell in cells) + "</tr>")
     head = "".join(
         f"<th scope='col' style='text-align:left'>{name}</th>"

@@ -22,7 +22,7 @@ from envace_lite.experiments import plots
 from envace_lite.model.policy import Policy
 from envace_lite.reward import task_success
 from envace_lite.rollout import Trajectory
-from envace_lite.train import Observer
+from envace_lite.train import EvalCallback
 
 _WIDE = {"description_width": "initial"}
 
@@ -68,7 +68,9 @@ class Stepper(Readable):
         self.steps = steps.rollout_steps(trajectory, policy.chat, real=real)
         self.place, self.probabilities = 0, probabilities
         reward = task_success(trajectory)
-        self.ending = f"The rollout ends: {trajectory.ending}. Task success, by the label: {reward:.0f}."
+        self.stop_reason = (
+            f"The rollout ends: {trajectory.stop_reason}. Task success, by the label: {reward:.0f}."
+        )
         self.back, self.forth = (Button(description=f"{way} step") for way in ("Previous", "Next"))
         self.reveal = Checkbox(description="Show the real response", indent=False)
         self.view = HTML()
@@ -86,8 +88,8 @@ class Stepper(Readable):
         ]
         super().__init__(
             children,
-            "\n".join([*(f"{self._title(i)}: {text}" for i, text in enumerate(texts)), self.ending]),
-            "".join(pieces) + f"<p>{escape(self.ending)}</p>",
+            "\n".join([*(f"{self._title(i)}: {text}" for i, text in enumerate(texts)), self.stop_reason]),
+            "".join(pieces) + f"<p>{escape(self.stop_reason)}</p>",
         )
         self.move(0)
 
@@ -101,7 +103,7 @@ class Stepper(Readable):
         step, title = self.steps[self.place], self._title(self.place)
         body = steps.step_html(step, title, real=real, probabilities=self.probabilities)
         if self.place == len(self.steps) - 1:
-            body += f"<p>{escape(self.ending)}</p>"
+            body += f"<p>{escape(self.stop_reason)}</p>"
         self.view.value = _spoken(body)
 
 
@@ -162,21 +164,21 @@ class BudgetSlider(Readable):
 
 
 class TrainingPlot(Readable):
-    """An observer that also draws what it sees: show it, then hand it to `train(..., observer=plot)`.
+    """An eval callback that also draws what it sees: show it, then hand it to `train(..., eval_callback=plot)`.
 
     Args:
-        observer: measures the policy, e.g. `arms.small_observer`.
+        measure: measures the policy, e.g. `arms.small_eval`.
     """
 
-    def __init__(self, observer: Observer):
-        self.observer, self.rows = observer, list[dict[str, float]]()
+    def __init__(self, measure: EvalCallback):
+        self.measure, self.rows = measure, list[dict[str, float]]()
         self.view = HTML(_spoken("<p>Nothing yet: the curves come while training runs.</p>"))
         waiting = "The curves of a training run are drawn here while it runs."
         super().__init__([self.view], waiting, f"<p>{waiting}</p>")
 
     def __call__(self, step: int, policy: Policy, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """Measure, draw, and return what was measured."""
-        values = self.observer(step, policy, trajectories)
+        values = self.measure(step, policy, trajectories)
         self.rows.append({"step": step, **values})
         figure, picture = plots.progress(self.rows), io.BytesIO()
         figure.savefig(picture, format="png", dpi=90)

@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 
 from envace_lite import fidelity
 from envace_lite.evaluate import Report, deploy, evaluate
-from envace_lite.experiments.records import plain, read_records, write_record
+from envace_lite.experiments.records import read_records, without_nan, write_record
 from envace_lite.experiments.rewards import REWARDS
 from envace_lite.experiments.thinking import ThinkingExecute, ThinkingRehearse
 from envace_lite.fidelity import by_depth, probe, probe_pairs
@@ -23,7 +23,7 @@ from envace_lite.model.checkpoint import claimed
 from envace_lite.model.policy import Policy, load_policy
 from envace_lite.reward import task_success
 from envace_lite.rollout import Execute, Rehearse, Responder, Simulate, rollout
-from envace_lite.train import Observer, TrainConfig, TrainLog, train
+from envace_lite.train import EvalCallback, TrainConfig, TrainLog, train
 from envace_lite.world import DOMAINS, Task, paths
 from envace_lite.world.shipped import shipped_tasks
 
@@ -61,7 +61,7 @@ ARMS = {
     "act_only": Arm("world rehearsal, loss on the act role alone", changes=(("train_rehearse", False),)),
     "full": Arm("world rehearsal, all weights", changes=(("lora_rank", 0), ("lr", 2e-4))),
     "scratch": Arm(
-        "world rehearsal, free thinking before each call",
+        "world rehearsal, scratchpad before each call",
         responder=ThinkingRehearse,
         real=ThinkingExecute,
         rehearsed=ThinkingRehearse,
@@ -74,7 +74,7 @@ HEADLINE = ("real_success", "fidelity", "error_recall", "optimism", "wrong_write
 OBSERVED = (*HEADLINE, "rehearsed_success", "fidelity_success", "fidelity_error")
 
 
-def as_table(report: Report) -> dict[str, dict[str, list[float | None]]]:
+def by_group(report: Report) -> dict[str, dict[str, list[float | None]]]:
     """A report's summary as plain data: group -> metric -> [value, low, high]; None where nothing could be counted.
 
     The groups are `all`, the domains, and the kinds of task.
@@ -86,9 +86,9 @@ def as_table(report: Report) -> dict[str, dict[str, list[float | None]]]:
     return table
 
 
-def small_observer(
+def small_eval(
     tasks: Sequence[Task], held_out: Sequence[Task] = (), evaluator: Evaluator = evaluate
-) -> Observer:
+) -> EvalCallback:
     """An eval callback that deploys and probes the policy on a few tasks while it is trained.
 
     Besides the metrics of `OBSERVED` it notes fidelity by depth (`fidelity_depth_0` to `_3`), and with `held_out` tasks
@@ -140,7 +140,7 @@ def run_arm(
             responder=responder,
             reward=REWARDS[way.reward],
             folder=paths.WORK / name,
-            observer=small_observer(watched, unfamiliar, way.evaluate),
+            eval_callback=small_eval(watched, unfamiliar, way.evaluate),
             workers=workers,
         )
         trained.save(paths.WORK / name / "policy")
@@ -158,7 +158,7 @@ def run_arm(
             "results": evaluate_splits(trained, domains, way.evaluate),
             "probe": probe_splits(trained, domains),
         }
-        record = plain(about)
+        record = without_nan(about)
         write_record(name, record, folder)
     return trained, record
 
@@ -173,7 +173,7 @@ def evaluate_splits(
 ) -> dict[str, Any]:
     """The full evaluation on test tasks and on held-out tools."""
     return {
-        split: as_table(evaluator(policy, shipped_tasks(domains, split))) for split in ("test", "held_out")
+        split: by_group(evaluator(policy, shipped_tasks(domains, split))) for split in ("test", "held_out")
     }
 
 

@@ -1,7 +1,7 @@
 """The two hot paths, rollout and update, beside the usual means and beside this machine's matrix-product rate.
 
-Everything that is compared is measured in one run on the same model and prompts, turn about, so that a slow minute
-of the machine hits both. What comes out are ratios; seconds are those of one machine.
+Everything that is compared is measured in one run on the same model and prompts, in turn, so that a slow minute of the
+machine hits both. What comes out are ratios; seconds are those of one machine.
 """
 
 from __future__ import annotations

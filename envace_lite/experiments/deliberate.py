@@ -19,7 +19,7 @@ import torch
 
 from envace_lite.experiments.harm import harm
 from envace_lite.experiments.records import RecordError, read_record, write_record
-from envace_lite.experiments.verdict import fit_verdict
+from envace_lite.experiments.self_evaluation import fit_self_evaluation
 from envace_lite.experiments.ways import CONTROLS, USUAL, WITHOUT_BUDGET, make
 from envace_lite.fidelity.measures import interval
 from envace_lite.model.checkpoint import claimed
@@ -36,14 +36,14 @@ BUDGETS = (0, 1, 2, 4, 8)
 """N, imagined continuations before one committed message."""
 REFERENCE = "parallel"
 """The way of deciding whose tokens the controls may spend."""
-METRICS = {
+MEASURED = {
     "real_success": "share of the tasks that end in the right state with the right answer",
-    "promised": "share that the judge found carried out in the imagination, before the first call",
-    "misled": "share that was promised so and failed in the world",
+    "promised": "share that the verifier found carried out in the imagination, before the first call",
+    "misled": "false success: share that was promised so and failed in the world",
     "wrong_writes": "committed writes that took effect and belong to no acceptable outcome, a task",
     "irreversible_writes": "those of them that cannot be undone, a task",
     "world_errors": "errors met in the world, a task",
-    "head_errors": "errors met in the head, a task",
+    "head_errors": "imagined errors, a task",
     "committed_calls": "calls that reached the real environment, a task",
     "extra_calls": "committed calls more than the plan has, a task",
     "tokens": "tokens read and written, a task",
@@ -78,7 +78,7 @@ def as_frame(episodes: Sequence[Episode]) -> pd.DataFrame:
     return pd.DataFrame([how_it_went(episode) for episode in episodes]).assign(needs=needs)
 
 
-def allowance_of(frame: pd.DataFrame) -> int:
+def token_budget_of(frame: pd.DataFrame) -> int:
     """Mean tokens before a committed message, beyond one reading of the conversation."""
     return int(frame.beyond.sum() / frame.decisions.sum())
 
@@ -95,7 +95,7 @@ def summary(frame: pd.DataFrame) -> dict[str, dict[str, list[float]]]:
             metric: [
                 round(x, 4) for x in interval((group[metric].to_numpy(float), np.ones(len(group)))).values()
             ]
-            for metric in METRICS
+            for metric in MEASURED
         }
         for name, group in groups.items()
         if len(group)
@@ -158,9 +158,9 @@ def run_deliberate(
     about = {"kind": "deliberate", "command": command, "policy": name, "title": title, "seed": seed}
     fitted: list[Scorer] = []
 
-    def verdict() -> Scorer:
+    def evaluation() -> Scorer:
         if not fitted:
-            fitted.append(fit_verdict(policy, shipped_tasks(domains, "train", 150), seed=seed))
+            fitted.append(fit_self_evaluation(policy, shipped_tasks(domains, "train", 150), seed=seed))
         return fitted[0]
 
     # Two processes would overwrite each other's cells. The lock lies with the checkpoints: data/runs is for records.
@@ -175,9 +175,15 @@ def run_deliberate(
             start = time.perf_counter()
             frames = {}
             for split, some in tasks.items():
-                allowance = cells[f"{REFERENCE}-{budget}"]["allowance"][split] if method in CONTROLS else 0
+                spend = cells[f"{REFERENCE}-{budget}"]["allowance"][split] if method in CONTROLS else 0
                 way = make(
-                    method, policy, budget, allowance, verdict=verdict, temperature=temperature, seed=seed
+                    method,
+                    policy,
+                    budget,
+                    spend,
+                    self_evaluation=evaluation,
+                    temperature=temperature,
+                    seed=seed,
                 )
                 frames[split] = as_frame(way.run(some))
             cells[key] = {
@@ -185,7 +191,7 @@ def run_deliberate(
                 "budget": budget,
                 "command": command,
                 "seconds": round(time.perf_counter() - start, 1),
-                "allowance": {split: allowance_of(frame) for split, frame in frames.items()},
+                "allowance": {split: token_budget_of(frame) for split, frame in frames.items()},
                 "results": {split: summary(frame) for split, frame in frames.items()},
             }
             write_record(f"deliberate-{name}", record, folder)
@@ -194,7 +200,7 @@ def run_deliberate(
             key: scorer for key, scorer in SCORERS.items() if REFERENCE in methods and key not in told["test"]
         }
         if "verdict" in methods and "verdict" not in told["test"]:
-            missing["verdict"] = verdict()
+            missing["verdict"] = evaluation()
         if missing:
             for split, some in tasks.items():
                 told[split] |= tell_apart(policy, some, missing, seed=seed)

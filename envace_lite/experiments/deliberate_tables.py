@@ -44,7 +44,7 @@ def _cells(
                 yield {"way of deciding": METHODS[method], "N": budget, "seeds": len(found)}, found
 
 
-def table(
+def ways_table(
     records: Sequence[Mapping[str, Any]],
     split: str,
     budgets: Sequence[int] = BUDGETS[1:],
@@ -133,7 +133,7 @@ def short_table(records: Sequence[Mapping[str, Any]]) -> str:
     """The main ways of deciding after world rehearsal, on test tasks, as markdown."""
     found = _titled(records).get(AFTER, [])
     methods = ("plain", "greedy", "parallel", "judged", "vote", "judged_vote", "refine", "scratch")
-    shown = table(found, "test", (2, 4, 8), methods)
+    shown = ways_table(found, "test", (2, 4, 8), methods)
     return markdown(shown) if len(shown) else ""
 
 
@@ -144,11 +144,11 @@ def tables(records: Sequence[Mapping[str, Any]]) -> str:
         if TRAP.name in found[0]["domains"]:
             continue
         for split, words in SPLITS.items():
-            parts += [f"**Policy: {title}; {words}**", markdown(table(found, split))]
+            parts += [f"**Policy: {title}; {words}**", markdown(ways_table(found, split))]
             difference = gains(found, split)
             if len(difference):
                 parts += [
-                    f"What rehearsal with the judge brings beyond the others ({title}, {words}):",
+                    f"What rehearsal with the verifier brings beyond the others ({title}, {words}):",
                     markdown(difference),
                 ]
         told = scorers_table(found)

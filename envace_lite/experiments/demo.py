@@ -8,7 +8,7 @@ from pathlib import Path
 
 from envace_lite.evaluate import METRICS, evaluate
 from envace_lite.experiments import pages, plots
-from envace_lite.experiments.arms import ARMS, as_table, small_observer
+from envace_lite.experiments.arms import ARMS, by_group, small_eval
 from envace_lite.experiments.records import write_record
 from envace_lite.fidelity import compare, probe_pairs, rehearse
 from envace_lite.model.policy import load_policy
@@ -67,11 +67,11 @@ def run_demo(
         base,
         shipped_tasks([domain], "train"),
         config,
-        observer=small_observer(test[:100]),
+        eval_callback=small_eval(test[:100]),
         workers=2,
     )
     after = evaluate(trained, test)
-    results = {name: as_table(report)["all"] for name, report in (("before", before), ("after", after))}
+    results = {name: by_group(report)["all"] for name, report in (("before", before), ("after", after))}
     print(f"\n{'':18}{'before':>8}{'after':>8}{'change':>8}")
     for metric in SHOWN:
         first, last = (report.value(metric) for report in (before, after))

@@ -85,7 +85,7 @@ def harm(task: Task, ledger: Ledger) -> dict[str, int]:
         "wrong_writes": len(wrong_writes(task, committed)),
         "irreversible_writes": len(irreversible_writes(task, committed)),
         "world_errors": ledger.world_errors,
-        "head_errors": ledger.head_errors,
+        "head_errors": ledger.imagined_errors,
         "committed_calls": len(committed),
         "extra_calls": max(len(committed) - sum(map(len, task.plan)), 0),
     }

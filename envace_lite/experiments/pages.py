@@ -55,9 +55,9 @@ def side_by_side(tasks: Sequence[Task], columns: dict[str, pd.DataFrame], *, tit
             cells.append(f"<td><code>{escape(pair.real)}</code></td>")
             for frame in columns.values():
                 mine = frame.loc[place]
-                verdict, word = ("same", "same") if mine.exact else ("differs", "differs")
+                word = "same" if mine.exact else "differs"
                 cells.append(
-                    f'<td class="{verdict}"><span>{word}:</span> '
+                    f'<td class="{word}"><span>{word}:</span> '
                     f"<code>{mark_difference(pair.real, mine.rehearsed)}</code></td>"
                 )
             rows.append(f"<tr>{''.join(cells)}</tr>")
@@ -97,12 +97,12 @@ def worst_first(frame: pd.DataFrame, *, title: str, limit: int = 300) -> str:
     order = keys.sort_values([*map(str, keys)], ascending=False).index[:limit]
     rows = []
     for row in frame.loc[order].to_dict("records"):
-        verdict = "same" if row["exact"] else "differs"
+        word = "same" if row["exact"] else "differs"
         sure = "" if pd.isna(row["confidence"]) else f"<br>probability {row['confidence']:.2f}"
         rows.append(
             f"<tr><td><code>{escape(row['task'])}</code><br>depth {row['depth']}, {row['mutation']}</td>"
             f"<td><code>{escape(row['call'])}</code></td><td><code>{escape(row['real'])}</code></td>"
-            f'<td class="{verdict}"><span>{verdict}:</span> '
+            f'<td class="{word}"><span>{word}:</span> '
             f"<code>{mark_difference(row['real'], row['rehearsed'])}</code>{sure}</td></tr>"
         )
     heads = ("where", "call", "real response", "rehearsed response")

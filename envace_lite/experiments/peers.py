@@ -1,4 +1,4 @@
-"""The same work by the usual means, for `bench` to measure the engine against.
+"""What the engine does, done by the usual means: for `bench` to measure the engine against.
 
 `generate_rollout` is what one would write first: `transformers.generate` for each message of a batch of conversations,
 which are read anew each time. `TrlSteps` trains on such rollouts with TRL's `GRPOTrainer`.

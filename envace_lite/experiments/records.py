@@ -35,7 +35,7 @@ def write_record(name: str, record: dict[str, Any], folder: Path | None = None) 
     """
     path = (folder or paths.RUNS) / f"{name}.json"
     stamped = {"name": name, "date": datetime.now(UTC).date().isoformat(), "versions": versions(), **record}
-    text = json.dumps(plain(stamped), indent=1, allow_nan=False) + "\n"
+    text = json.dumps(without_nan(stamped), indent=1, allow_nan=False) + "\n"
     try:
         with replacing(path) as file:
             file.write(text.encode("utf-8"))
@@ -46,12 +46,12 @@ def write_record(name: str, record: dict[str, Any], folder: Path | None = None) 
     return path
 
 
-def plain(value: Any) -> Any:
-    """The same without NaN, which other readers of JSON refuse: None stands for what could not be counted."""
+def without_nan(value: Any) -> Any:
+    """A copy without NaN, which other readers of JSON refuse: None stands for what could not be counted."""
     if isinstance(value, dict):
-        return {key: plain(entry) for key, entry in value.items()}
+        return {key: without_nan(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
+        return [without_nan(entry) for entry in value]
     return None if isinstance(value, float) and math.isnan(value) else value
 
 

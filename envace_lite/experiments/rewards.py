@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from envace_lite.reward import Reward, answer_only, end_at_error, task_success
 from envace_lite.rollout import Trajectory
-from envace_lite.world.verifier import DONE, judge
+from envace_lite.world.verifier import DONE, request_status
 
 
 def self_judged(trajectory: Trajectory) -> float:
@@ -12,7 +12,7 @@ def self_judged(trajectory: Trajectory) -> float:
 
     The rehearsed world judges itself: nothing rewards telling the truth.
     """
-    return float(judge(trajectory.task, trajectory.said) == DONE)
+    return float(request_status(trajectory.task, trajectory.said) == DONE)
 
 
 REWARDS: dict[str, Reward] = {

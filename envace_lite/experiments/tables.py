@@ -115,7 +115,7 @@ def world_tables(folder: Path | None = None) -> str:
 
 
 def detail_tables(folder: Path | None = None) -> str:
-    """The same by domain (base and world rehearsal) and by kind of task (every way of training)."""
+    """The ways of training by domain (base and world rehearsal alone) and by kind of task, as markdown."""
     records = _over_all_domains(load_records(folder))
     shown = [r for r in records if r.get("arm", "base") in ("base", "rehearsal")]
     groups = {

@@ -1,4 +1,4 @@
-"""Free thinking: messages that the act role writes and sets aside before one that counts.
+"""A scratchpad: messages that the act role writes and sets aside before one that counts.
 
 They are act tokens like others, stay in sight until the episode ends, and are trained. A *scratchpad* policy was
 trained so; *self-refinement* asks a policy that was not.
@@ -17,7 +17,7 @@ from envace_lite.rehearsal.episode import Episode, Plain
 from envace_lite.rollout import HORIZON, Execute, Rehearse, Responder
 
 DRAFTS = 2
-"""Messages of free thinking before each one that counts."""
+"""Messages of thinking before each one that counts."""
 
 
 class Thinking(Responder):
@@ -36,7 +36,7 @@ class Thinking(Responder):
 
 
 class ThinkingRehearse(Thinking, Rehearse):
-    """World rehearsal with free thinking."""
+    """World rehearsal with a scratchpad."""
 
     def __init__(self, drafts: int = DRAFTS, *, horizon: int = HORIZON):
         super().__init__(horizon=horizon)
@@ -44,7 +44,7 @@ class ThinkingRehearse(Thinking, Rehearse):
 
 
 class ThinkingExecute(Thinking, Execute):
-    """The real environment, for a policy that thinks freely."""
+    """The real environment, for a policy with a scratchpad."""
 
     def __init__(self, drafts: int = DRAFTS):
         super().__init__()
@@ -52,7 +52,7 @@ class ThinkingExecute(Thinking, Execute):
 
 
 class Scratchpad(Plain):
-    """Plain execution with free thinking before each call, by a policy that was trained with `ThinkingRehearse`.
+    """Plain execution with a scratchpad before each call, by a policy that was trained with `ThinkingRehearse`.
 
     Args:
         policy: trained so.

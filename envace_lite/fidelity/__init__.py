@@ -7,7 +7,7 @@ import pandas as pd
 from envace_lite.fidelity.asking import Rehearsed, ask, open_loop, rehearse, same_decisions
 from envace_lite.fidelity.baselines import always_success, copy_arguments, most_frequent, oracle
 from envace_lite.fidelity.diagnosis import missing_rules, rules
-from envace_lite.fidelity.measures import METRICS, beside, by_depth, compare, reliability, summary
+from envace_lite.fidelity.measures import PAIR_METRICS, beside, by_depth, compare, reliability, summary
 from envace_lite.fidelity.overall import FidelityReport, report
 from envace_lite.fidelity.pairs import MUTATIONS, ProbePair, groundings, leaves, probe_pairs
 from envace_lite.model.hub import ChatModel
@@ -23,8 +23,8 @@ def probe(model: Policy | ChatModel, tasks: Sequence[Task], seed: int = 0) -> pd
 
 
 __all__ = [
-    "METRICS",
     "MUTATIONS",
+    "PAIR_METRICS",
     "FidelityReport",
     "ProbePair",
     "Rehearsed",

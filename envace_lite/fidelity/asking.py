@@ -34,7 +34,7 @@ def ask(model: Policy | ChatModel, pairs: Sequence[ProbePair]) -> list[Rehearsed
 
 
 def rehearse(model: Policy | ChatModel, pairs: Sequence[ProbePair]) -> list[ToolResponse]:
-    """The same, as bare responses."""
+    """The responses that the model's rehearse role writes to each call."""
     return [rehearsed.response for rehearsed in ask(model, pairs)]
 
 

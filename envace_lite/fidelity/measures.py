@@ -31,7 +31,7 @@ COLUMNS = {
 }
 """Columns of `compare` with their types, which also hold when there is nothing to compare."""
 
-METRICS = {
+PAIR_METRICS = {
     "fidelity": "share of the rehearsed responses that equal the real one in every word",
     "fidelity_success": "the same where the real response is a success",
     "fidelity_error": "the same where the real response is an error",
@@ -162,13 +162,13 @@ def interval(counts: Counts, resamples: int = 1000) -> dict[str, float]:
 
 def summary(frame: pd.DataFrame, resamples: int = 1000) -> pd.DataFrame:
     """Each metric with the ends of its 95 % interval."""
-    return pd.DataFrame({metric: interval(counts(frame, metric), resamples) for metric in METRICS}).T
+    return pd.DataFrame({metric: interval(counts(frame, metric), resamples) for metric in PAIR_METRICS}).T
 
 
 def beside(columns: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """The metrics of several responders on the same pairs, one column each."""
     return pd.DataFrame(
-        {name: {m: ratio(counts(frame, m)) for m in METRICS} for name, frame in columns.items()}
+        {name: {m: ratio(counts(frame, m)) for m in PAIR_METRICS} for name, frame in columns.items()}
     )
 
 

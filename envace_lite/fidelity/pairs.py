@@ -155,7 +155,7 @@ def _probes(
     used = {call}
     kinds = cycle(state.rng.sample(list(mutations), len(mutations)))
     for number in range(1, per_state):
-        error = (real.error is not None) != (number % 2 == 1)  # turn about, the first unlike the planned one
+        error = (real.error is not None) != (number % 2 == 1)  # in turn, the first unlike the planned one
         for _ in range(DRAWS):
             kind = next(kinds)
             made = MUTATIONS[kind](state)

@@ -166,7 +166,7 @@ class Chat:
         return self.encode(str(text))
 
     def renamed(self, names: Mapping[str, str]) -> Chat:
-        """The same ids under other words, for a domain of your own that speaks with what a policy has read.
+        """A chat in which the ids have other words, for a domain of your own that speaks with what a policy has read.
 
         Args:
             names: word or part of a record -> what it is called from now on; `{"o1": "bike"}` also renames `o1:paid`.

@@ -141,7 +141,8 @@ class Policy:
             return [batch.where, log_p.detach(), entropy.detach()], grads
 
         with ThreadPoolExecutor(workers) as pool:
-            parts, grads = zip(*pool.map(work, _batches(families)), strict=True)
+            each = pool.map if workers > 1 else map
+            parts, grads = zip(*each(work, _batches(families)), strict=True)
         for parameter, *of_batches in zip(parameters, *grads, strict=True):
             parameter.grad = sum(of_batches[1:], of_batches[0])
         return _in_order(parts)
@@ -194,7 +195,7 @@ class Policy:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without transformers' progress bars: a compact model is read in a blink."""
+    """Without transformers' progress bars: a compact model is read at once."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -317,7 +318,7 @@ def load_policy(folder: Path | str) -> Policy:
 
 
 def with_lora(policy: Policy, *, rank: int = 16, seed: int = 0) -> Policy:
-    """The same policy with fresh LoRA adapters on every linear layer; only they are trained.
+    """A policy with fresh LoRA adapters on every linear layer; only they are trained.
 
     Args:
         rank: the adapters' rank; their scale is 1 (alpha = rank).

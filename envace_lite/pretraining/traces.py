@@ -24,7 +24,7 @@ from envace_lite.model.chat import Chat
 from envace_lite.model.policy import Family
 from envace_lite.world import DOMAINS, Domain
 from envace_lite.world.draw import NotDrawn, draw_script, draw_toolbox
-from envace_lite.world.request import Episode, Script, Slips, as_messages, play
+from envace_lite.world.request import Played, Script, Slips, as_messages, play
 from envace_lite.world.tools import Tool, ToolResponse, Value, World
 
 SLOPPY = Slips(
@@ -114,7 +114,7 @@ def draw_script_for_trace(domain: Domain, recipe: Recipe, rng: Random) -> Script
             continue
 
 
-def draw_traces(script: Script, recipe: Recipe, count: int, rng: Random) -> list[Episode]:
+def draw_traces(script: Script, recipe: Recipe, count: int, rng: Random) -> list[Played]:
     """What sloppy agents did about a request in retellings of its world; fewer than `count` if some are dropped."""
     episodes = [
         play(script, Retelling(script.state, recipe, rng, script.domain.values), recipe.slips, rng)

@@ -58,22 +58,22 @@ class Choice:
         self.prefill += len(drawn[0].prompt) - memory + sum(t.roles.count(GIVEN) for t in drawn)
         self.memory += memory
 
-    def settle(self, chat: Chat, chosen: int, verdicts: Mapping[int, str], place: int = 0) -> None:
+    def settle(self, chat: Chat, chosen: int, reasons: Mapping[int, str], place: int = 0) -> None:
         """Choose, and note the steps: what was drawn first, where something else was chosen, and what is committed.
 
         Args:
-            verdicts: for some of the trajectories what was thought of them.
+            reasons: for some of the trajectories what was thought of them.
         """
         self.chosen, self.place = chosen, place
-        first, last = self._step(chat, 0, 0, verdicts), self._step(chat, chosen, place, verdicts)
+        first, last = self._step(chat, 0, 0, reasons), self._step(chat, chosen, place, reasons)
         revised = [replace(first, action="revise")] if first.candidate != last.candidate else []
         self.steps = [*revised, last]
 
-    def _step(self, chat: Chat, i: int, place: int, verdicts: Mapping[int, str]) -> Decision:
+    def _step(self, chat: Chat, i: int, place: int, reasons: Mapping[int, str]) -> Decision:
         written, exchanges = messages_of(self.drawn[i], chat), self.drawn[i].exchanges
         text = bare(written[place][1]) if written else ""
         return Decision(
-            text, exchanges[0][1].text if exchanges else "", verdicts.get(i, "a first draft"), "commit"
+            text, exchanges[0][1].text if exchanges else "", reasons.get(i, "a first draft"), "commit"
         )
 
     @property

@@ -1,10 +1,11 @@
 """Controls: the same tokens, spent without a rehearsed response.
 
-Whether imagining helps can only be said beside other uses of what it costs. Each control takes an allowance: the most
-tokens before one committed message, beyond one reading of the conversation. All read and written tokens count,
-discarded ones too. With an allowance of 0 each of them is plain execution, bit for bit.
+Whether imagining helps can only be said beside other uses of what it costs. Each control takes a token budget: the
+most tokens before one committed message, beyond one reading of the conversation. All read and written tokens count,
+discarded ones too. With a token budget of 0 each of them is plain execution, bit for bit.
 
-    Vote        many candidates, and the call that most of them are; with `judged`, of those that pass the judge
+    SelfConsistency    many candidates, and the call that most of them are; with `verified`, of those that the
+                       verifier does not call broken
 
 What is simplified: candidates are written side by side, and those that the budget would not have paid for are dropped.
 """
@@ -21,43 +22,43 @@ from envace_lite.model.policy import Policy
 from envace_lite.rehearsal.choice import Choice, messages_of
 from envace_lite.rehearsal.episode import Deliberation, Episode
 from envace_lite.rollout import Rehearse, Trajectory
-from envace_lite.world.verifier import BROKEN, judge
+from envace_lite.world.verifier import BROKEN, request_status
 
 CALL = 3
-"""Tokens of a short call; an allowance of so many tokens buys one more candidate."""
+"""Tokens of a short call; so many tokens of the budget buy one more candidate."""
 
 
 class Control(Deliberation):
-    """A way of spending an allowance.
+    """A way of spending a token budget.
 
     Args:
         policy: acts.
-        allowance: most tokens before one message, beyond one reading of the conversation.
+        token_budget: most tokens before one message, beyond one reading of the conversation.
         temperature, seed: as for `Plain`.
     """
 
-    def __init__(self, policy: Policy, allowance: int, *, temperature: float = 1.0, seed: int = 0):
+    def __init__(self, policy: Policy, token_budget: int, *, temperature: float = 1.0, seed: int = 0):
         super().__init__(policy, temperature=temperature, seed=seed)
-        self.budget = allowance
+        self.budget = token_budget
 
     @property
     def most(self) -> int:
-        """The most messages that the allowance can buy."""
+        """The most messages that the token budget can buy."""
         return max(self.budget // CALL, 1)
 
 
-class Vote(Control):
+class SelfConsistency(Control):
     """Best of N: many candidates without a response, and the majority's is committed; the earlier one in a tie.
 
     Args:
-        judged: whether the judge reads each candidate, and those that it calls broken have no vote. It knows the real
-            responses so far and no rehearsed one: what a judge is worth without imagination.
-        policy, allowance, temperature, seed: as for `Control`.
+        verified: whether the verifier reads each candidate, and those that it calls broken have no vote. It knows the
+            real responses so far and no rehearsed one: what a verifier is worth without imagination.
+        policy, token_budget, temperature, seed: as for `Control`.
     """
 
-    def __init__(self, policy: Policy, allowance: int, *, judged: bool = False, **options: Any):
-        super().__init__(policy, allowance, **options)
-        self.judged = judged
+    def __init__(self, policy: Policy, token_budget: int, *, verified: bool = False, **options: Any):
+        super().__init__(policy, token_budget, **options)
+        self.verified = verified
 
     def decide(self, episodes: Sequence[Episode], generator: torch.Generator) -> list[Choice]:
         """Draw, and count."""
@@ -71,15 +72,15 @@ class Vote(Control):
             votes = Counter(
                 text
                 for text, t in zip(texts, choice.drawn, strict=True)
-                if t.said and not (self.judged and judge(t.task, t.said) == BROKEN)
+                if t.said and not (self.verified and request_status(t.task, t.said) == BROKEN)
             )
             best = texts.index(max(votes, key=votes.__getitem__)) if votes else 0
-            verdicts = {i: f"{votes[text]} of {votes.total()} votes" for i, text in enumerate(texts)}
-            choice.settle(chat, best, verdicts)
+            reasons = {i: f"{votes[text]} of {votes.total()} votes" for i, text in enumerate(texts)}
+            choice.settle(chat, best, reasons)
         return choices
 
     def affordable(self, drawn: Sequence[Trajectory]) -> list[Trajectory]:
-        """What the allowance pays for when candidates are written one after another; the first in any case.
+        """What the token budget pays for when candidates are written one after another; the first in any case.
 
         They are drawn side by side because the engine does so. To stop all of them when the tokens are used up would
         leave the short ones alone to vote.

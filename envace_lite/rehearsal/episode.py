@@ -25,7 +25,7 @@ from envace_lite.rehearsal.ledger import Decision, Entry, Ledger
 from envace_lite.rollout import HORIZON, MAX_TOKENS, Execute, Responder, Trajectory, rollout
 from envace_lite.world import Session, Task, get_domain
 from envace_lite.world.tools import ToolCall, ToolResponse
-from envace_lite.world.verifier import DONE, judge
+from envace_lite.world.verifier import DONE, request_status
 
 ROWS = 256
 """Rows that are imagined together: enough for the engine, few enough for a small memory."""
@@ -40,13 +40,13 @@ class Episode:
 
     Attributes:
         conversation: messages so far, in the standard form; a memory that was kept stands among them.
-        exchanges, answers, ending: as in a `Trajectory`.
+        exchanges, answers, stop_reason: as in a `Trajectory`.
         ledger: everything that happened.
         memory: tokens of memory in the conversation.
         number: committed messages.
         beyond: tokens taken for them, beyond one reading of the conversation for each.
-        promised: whether the judge finds the request carried out in the imagined continuation, calls and all, that the
-            first committed message was taken from.
+        promised: whether the verifier finds the request carried out in the imagined continuation, calls and all, that
+            the first committed message was taken from.
     """
 
     def __init__(self, task: Task, session: Session | None = None):
@@ -54,7 +54,7 @@ class Episode:
         self.conversation: Messages = [dict(message) for message in task.messages]
         self.exchanges: list[tuple[ToolCall, ToolResponse]] = []
         self.answers: list[str] = []
-        self.ending, self.ledger = "", Ledger()
+        self.stop_reason, self.ledger = "", Ledger()
         self.memory = self.number = self.beyond = 0
         self.promised = False
 
@@ -87,7 +87,7 @@ class Episode:
         self.beyond += choice.spent - len(choice.drawn[0].prompt)
         best = choice.drawn[choice.chosen]
         if not self.number:
-            self.promised = judge(best.task, best.said) == DONE and bool(best.exchanges)
+            self.promised = request_status(best.task, best.said) == DONE and bool(best.exchanges)
         written = messages_of(best, chat)
         text = written[choice.place][1] if written else ""
         self.said(text, self.session.digest())
@@ -96,7 +96,7 @@ class Episode:
         self.memory += size(choice.keep, chat)
         message = parsed(text, self.task)
         if message is None:
-            self.ending = "malformed" if text.endswith("<end>") else "overlong"
+            self.stop_reason = "malformed" if text.endswith("<end>") else "overlong"
             return
         self.conversation.append(message)
         if "content" in message:
@@ -105,10 +105,10 @@ class Episode:
             for entry in message["tool_calls"]:
                 self._call(ToolCall.from_message(entry), chat)
         long = len(chat.render(self.conversation, self.task.tools)) > CONTEXT - LONGEST_MESSAGE
-        if not self.ending and len(self.exchanges) >= HORIZON:
-            self.ending = "horizon"
-        elif not self.ending and long:
-            self.ending = "overlong"
+        if not self.stop_reason and len(self.exchanges) >= HORIZON:
+            self.stop_reason = "horizon"
+        elif not self.stop_reason and long:
+            self.stop_reason = "overlong"
 
     def said(self, text: str, now: str) -> None:
         """Log a committed message of the act role, written in the state `now`."""
@@ -133,7 +133,7 @@ class Episode:
     def _answered(self, answer: str) -> None:
         self.answers.append(answer)
         if len(self.answers) > len(self.task.later_turns):
-            self.ending = "answer"
+            self.stop_reason = "answer"
         else:
             self.conversation.append(
                 {"role": "user", "content": self.task.later_turns[len(self.answers) - 1]}
@@ -141,7 +141,7 @@ class Episode:
 
     def __repr__(self) -> str:
         calls = "; ".join(f"{call.text} -> {response.text}" for call, response in self.exchanges)
-        return f"<Episode {self.task.id}: {calls} => {' / '.join(self.answers) or self.ending}>"
+        return f"<Episode {self.task.id}: {calls} => {' / '.join(self.answers) or self.stop_reason}>"
 
 
 class _Recorded(Responder):
@@ -237,7 +237,7 @@ class Plain:
                 episode.answered(call, response, before, now)
                 episode.ledger.resolve(response.text)
         episode.conversation = trajectory.messages()
-        episode.answers, episode.ending = list(trajectory.answers), trajectory.ending
+        episode.answers, episode.stop_reason = list(trajectory.answers), trajectory.stop_reason
         return episode
 
 
@@ -256,7 +256,7 @@ class Deliberation(Plain):
             return super().run(tasks)
         generator = torch.Generator().manual_seed(self.seed)
         episodes = [Episode(task) for task in tasks]
-        while waiting := [episode for episode in episodes if not episode.ending]:
+        while waiting := [episode for episode in episodes if not episode.stop_reason]:
             for episode, choice in zip(waiting, self.deliberate(waiting, generator), strict=True):
                 episode.commit(choice, self.policy.chat)
         return episodes

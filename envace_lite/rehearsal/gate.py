@@ -136,7 +136,7 @@ class Gate:
             raise ValueError(f"a rule decides {', '.join(ACTIONS)}, not {action!r}")
         decision = Decision(call.text, response.text, reason, action)
         if action == "ask" and self.ask is not None and self.ask(decision):
-            return replace(decision, verdict=f"{reason}; a person agreed", action="commit")
+            return replace(decision, reason=f"{reason}; a person agreed", action="commit")
         return decision
 
     def _digest(self) -> str:

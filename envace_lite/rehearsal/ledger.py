@@ -77,14 +77,14 @@ class Decision:
     Args:
         candidate: the message, as a compact sentence.
         rehearsed: the imagined response; "" when there is none.
-        verdict: why, in a few words.
+        reason: why, in a few words.
         action: `commit`, `revise` (something else instead) or `ask` (a person).
         real: the real response; "" when nothing was committed.
     """
 
     candidate: str
     rehearsed: str
-    verdict: str
+    reason: str
     action: str
     real: str = ""
 
@@ -93,7 +93,7 @@ class Decision:
         """The decision explained in one line."""
         imagined = f"imagined `{self.rehearsed}`; " if self.rehearsed else ""
         real = f"; real `{self.real}`" if self.real else ""
-        return f"{self.action} `{self.candidate}`: {imagined}{self.verdict}{real}"
+        return f"{self.action} `{self.candidate}`: {imagined}{self.reason}{real}"
 
 
 @dataclass
@@ -139,7 +139,7 @@ class Ledger:
         return sum(entry.error is not None for entry in self.responses("committed"))
 
     @property
-    def head_errors(self) -> int:
+    def imagined_errors(self) -> int:
         """Errors met in the head."""
         return sum(entry.error is not None for entry in self.responses("imagined"))
 

@@ -157,12 +157,12 @@ class PrivateRehearsal(Deliberation):
                 f"a scorer returns a number for each continuation, not {len(scores)} for {len(usable)}"
             )
         name = getattr(self.scorer, "__name__", type(self.scorer).__name__.lower())
-        verdicts = {
+        reasons = {
             i: f"{name} {score:.2f} of {len(usable)} imagined"
             for i, score in zip(usable, scores, strict=True)
         }
         best = max(range(len(usable)), key=scores.__getitem__, default=None)
-        choice.settle(self.policy.chat, 0 if best is None else usable[best], verdicts)
+        choice.settle(self.policy.chat, 0 if best is None else usable[best], reasons)
 
 
 def _flat(memory: Memory) -> Messages:

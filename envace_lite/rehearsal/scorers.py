@@ -4,7 +4,7 @@ A scorer is a plain function from the continuations to a number each; the highes
 It sees no environment and no label.
 
 What is simplified against the paper, whose policy reads its rehearsals: here a plain function judges them. A verdict
-that the policy learns to write itself is in `experiments.verdict`.
+that the policy learns to write itself is in `experiments.self_evaluation`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from envace_lite.model.chat import GIVEN
 from envace_lite.reward import believed_writes
 from envace_lite.rollout import Trajectory
-from envace_lite.world.verifier import BROKEN, DONE, OPEN, judge
+from envace_lite.world.verifier import BROKEN, DONE, OPEN, request_status
 
 Scorer = Callable[[Sequence[Trajectory]], Sequence[float]]
 
@@ -27,7 +27,7 @@ def agreement(continuations: Sequence[Trajectory]) -> list[float]:
     One that breaks off has no outcome and gets 0.
     """
     outcomes = [
-        (believed_writes(t), tuple(t.answers)) if t.ending in ("answer", "horizon") else None
+        (believed_writes(t), tuple(t.answers)) if t.stop_reason in ("answer", "horizon") else None
         for t in continuations
     ]
     counts = Counter(outcomes)
@@ -44,7 +44,7 @@ def no_errors(continuations: Sequence[Trajectory]) -> list[float]:
     return [
         -float(
             sum(response.error is not None for _, response in t.exchanges)
-            + (t.ending not in ("answer", "horizon"))
+            + (t.stop_reason not in ("answer", "horizon"))
         )
         for t in continuations
     ]
@@ -55,13 +55,16 @@ CONTENT = 2.0
 
 
 def carried_out(continuations: Sequence[Trajectory]) -> list[float]:
-    """The judge's word on each imagined end: 2 for requests carried out, 1 for unfinished ones, 0 for anything else.
+    """The verifier's word on each imagined end: 2 for requests carried out, 1 for unfinished ones, 0 for anything else.
 
     The geometric mean of the probabilities of the tokens, which is less than 1, decides between equals.
     """
     worth = {DONE: CONTENT, OPEN: 1.0, BROKEN: 0.0}
     likely = likelihood(continuations)
-    return [worth[judge(t.task, t.said)] + math.exp(p) for t, p in zip(continuations, likely, strict=True)]
+    return [
+        worth[request_status(t.task, t.said)] + math.exp(p)
+        for t, p in zip(continuations, likely, strict=True)
+    ]
 
 
 SCORERS: dict[str, Scorer] = {

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from random import Random
 
-from envace_lite.world.request import Episode, Script, Step, Turn, calls_about, names_known, play
+from envace_lite.world.request import Played, Script, ScriptStep, Turn, calls_about, names_known, play
 from envace_lite.world.task import NO_TOOL, Domain, Outcome, Task
 from envace_lite.world.tools import Tool, ToolCall, ToolResponse, Value, World
 
@@ -68,12 +68,12 @@ def _draw_instructions(script: Script, rng: Random) -> None:
     if domain.no_tool and rng.random() < domain.no_tool:
         absent = rng.choice([t for t in domain.seen_tools() if not script.has(t.name)])
         call = rng.choice(list(domain.calls(absent)))
-        script.turns = [Turn(rng.choice(list(script.state)), (Step(call),))]
+        script.turns = [Turn(rng.choice(list(script.state)), (ScriptStep(call),))]
         return
     if domain.forbids and rng.random() < domain.forbids:
         script.forbidden = rng.choice(script.toolbox).name
     count = rng.choices(list(STEP_WEIGHTS), list(STEP_WEIGHTS.values()))[0]
-    steps: list[Step] = []
+    steps: list[ScriptStep] = []
     touched: list[str] = []
     for position in range(count):
         refused = rng.random() < REFUSED_SHARE
@@ -87,7 +87,7 @@ def _draw_instructions(script: Script, rng: Random) -> None:
             if (response.error or call.name == script.forbidden) and otherwise.name != script.forbidden:
                 after, response = after_both, second
         world = after
-        steps.append(Step(call, otherwise, parallel))
+        steps.append(ScriptStep(call, otherwise, parallel))
         shown = [key for key in response.seen if key in world.records]
         touched += [*response.changed] * 3 or shown or [str(next(iter(call.arguments.values())))]
     reports = [key for key in touched if not key.isdigit()] or list(script.state)
@@ -208,14 +208,14 @@ def make_task(script: Script, task_id: str) -> Task:
     )
 
 
-def _effective_writes(script: Script, episode: Episode) -> tuple[str, ...]:
+def _effective_writes(script: Script, episode: Played) -> tuple[str, ...]:
     writes = [
         call.text for call, r in episode.exchanges() if r.error is None and script.tool(call.name).write
     ]
     return tuple(sorted(writes))
 
 
-def _tags(script: Script, episode: Episode) -> list[str]:
+def _tags(script: Script, episode: Played) -> list[str]:
     exchanges = episode.exchanges()
     turn = script.turns[0]
     tags = ["instructions" if turn.steps else "goal", f"calls:{len(exchanges)}"]

@@ -19,7 +19,7 @@ from envace_lite.world.tools import Tool, ToolCall, ToolResponse, Value, World, 
 
 
 @dataclass(frozen=True)
-class Step:
+class ScriptStep:
     """One instructed call, what to do if it is refused, and whether it is asked for together with the one before."""
 
     call: ToolCall
@@ -32,7 +32,7 @@ class Turn:
     """One user turn: `steps`, `options` or a `goal`, and the record that the user asks for at the end."""
 
     report: str
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ScriptStep, ...] = ()
     options: tuple[ToolCall, ...] = ()
     keep: tuple[str, int] | None = None
     goal: tuple[str, Value] | None = None
@@ -111,7 +111,7 @@ class Round:
 
 
 @dataclass
-class Episode:
+class Played:
     """What an agent did: rounds and answer of each turn."""
 
     turns: list[tuple[list[Round], str]]
@@ -122,7 +122,7 @@ class Episode:
         return [pair for r in rounds for pair in zip(r.calls, r.responses, strict=True)]
 
 
-def play(script: Script, world: World, slips: Slips = Slips(), rng: Random | None = None) -> Episode:
+def play(script: Script, world: World, slips: Slips = Slips(), rng: Random | None = None) -> Played:
     """Follow a script in a world, as carefully as `slips` says."""
     rng = rng or Random(0)
 
@@ -138,7 +138,7 @@ def play(script: Script, world: World, slips: Slips = Slips(), rng: Random | Non
         rounds.append(Round(list(calls), responses))
         return responses
 
-    episode = Episode([])
+    episode = Played([])
     for index, turn in enumerate(script.turns):
         rounds: list[Round] = []
         if turn.steps:
@@ -225,7 +225,7 @@ def names_known(script: Script, call: ToolCall) -> bool:
     )
 
 
-def as_messages(script: Script, episode: Episode) -> list[dict[str, Any]]:
+def as_messages(script: Script, episode: Played) -> list[dict[str, Any]]:
     """The whole conversation of an episode, in the standard form."""
     messages: list[dict[str, Any]] = list(script.messages)
     for index, (rounds, answer) in enumerate(episode.turns):

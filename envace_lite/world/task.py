@@ -111,7 +111,7 @@ def save_tasks(path: Path | str, tasks: Iterable[Task]) -> None:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class EpisodeResult:
     """How an episode on the real environment ended."""
 
     answer: bool
@@ -161,17 +161,17 @@ class Session:
         text = json.dumps(self.world.records, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
-    def verify(self, answers: Sequence[str]) -> Verdict:
+    def verify(self, answers: Sequence[str]) -> EpisodeResult:
         """Compare the final answers and the final state with the label.
 
         With several acceptable outcomes both have to agree with the same one, if any agrees with either.
         """
         records = self.world.records
-        verdicts = []
+        results = []
         for outcome in self.task.outcomes:
             wanted = {**self.task.state, **outcome.state}
-            verdicts.append(Verdict(tuple(answers) == outcome.answers, wanted == records))
-        return max(verdicts, key=lambda verdict: (verdict.success, verdict.state, verdict.answer))
+            results.append(EpisodeResult(tuple(answers) == outcome.answers, wanted == records))
+        return max(results, key=lambda result: (result.success, result.state, result.answer))
 
 
 class Domain:

@@ -67,7 +67,7 @@ class World:
         return self._changed.get(key, self.records[key])
 
     def amount(self, key: str) -> int:
-        """The same for a record that has to be a number; refuses a word with `type`."""
+        """Look up a record that has to be a number; one that is a word is refused with `type`."""
         value = self.see(key)
         if isinstance(value, int):
             return value
@@ -219,7 +219,7 @@ class Tool:
         return world.run(self.function, arguments)
 
     def renamed(self, name: str) -> Tool:
-        """The same tool under another name."""
+        """This tool under another name."""
         return Tool(name, self.function, write=self.write, owner=self.owner)
 
     def __repr__(self) -> str:

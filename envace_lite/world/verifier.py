@@ -31,7 +31,7 @@ class _Turn:
     answers: list[str] = field(default_factory=list)
 
 
-def judge(task: Task, said: Sequence[Mapping[str, Any]] = ()) -> str:
+def request_status(task: Task, said: Sequence[Mapping[str, Any]] = ()) -> str:
     """What becomes of a task's requests, by the task's own messages and those that follow: a word of the above.
 
     Steps are to be called in their order, an alternative exactly where its step was told to fail (or is forbidden). A

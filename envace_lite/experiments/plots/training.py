@@ -24,7 +24,7 @@ def gap(
 
     Args:
         before, after: metric -> [value, low, high], as in a record's results.
-        observed: what the observer saw, with its `step`.
+        observed: what the eval callback saw, with its `step`.
     """
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(10, 3.9), width_ratios=(1, 1.15), layout="constrained"
@@ -95,7 +95,7 @@ def progress(
     """Curves of one run so far.
 
     Args:
-        observed: what an observer saw, with its `step`.
+        observed: what an eval callback saw, with its `step`.
     """
     figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
     for colour, marker, name in zip(COLOURS, MARKERS, metrics, strict=False):

@@ -1,6 +1,6 @@
-"""A verdict on imagined continuations that the policy learns to write itself, by nothing but task success.
+"""Self-evaluation: the policy learns to say whether imagined continuations succeed, by nothing but task success.
 
-What is simplified against the paper, whose policy writes its verdict in words: here it is one of two words.
+What is simplified against the paper, whose policy writes its judgement in words: here it is one of two words.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from envace_lite.rollout import Trajectory, rollout
 from envace_lite.world import Task
 
 
-class WrittenVerdict:
+class SelfEvaluation:
     """The policy's own judgement: after a continuation it writes `ok` or `error`. Scores are probabilities of `ok`.
 
-    The verdict is written after the header `<user>`, with adapters of its own, so that judging does not change how the
-    policy acts. Other adapters cannot read what is in the cache: the continuation is read again, and that is paid for
-    (`reads`).
+    The judgement is written after the header `<user>`, with adapters of its own, so that judging does not change how
+    the policy acts. Other adapters cannot read what is in the cache: the continuation is read again, and that is paid
+    for (`reads`).
 
     Args:
-        judge: the policy with these adapters; see `fit_verdict`.
+        judge: the policy with these adapters; see `fit_self_evaluation`.
     """
 
     __name__ = "verdict"
@@ -39,7 +39,7 @@ class WrittenVerdict:
         self.words = judge.chat.encode("error ok")
 
     def family(self, continuations: Sequence[Trajectory], words: Sequence[int]) -> Family:
-        """Continuations of one prompt, each with its verdict (0 or 1) written after it."""
+        """Continuations of one prompt, each with its judgement (0 or 1) written after it."""
         rows = zip(continuations, words, strict=True)
         return Family(continuations[0].prompt, [[*t.ids, *self.header, self.words[word]] for t, word in rows])
 
@@ -50,7 +50,7 @@ class WrittenVerdict:
         return [float(value) for value in log_p[_last(families)].exp()]
 
     def reads(self, continuations: Sequence[Trajectory]) -> int:
-        """Tokens that a verdict on these costs: each prompt and continuation once more, and the verdict itself."""
+        """Tokens that a judgement on these costs: each prompt and continuation once more, and the judgement itself."""
         prompts = sum(len(same[0].prompt) for same in _by_prompt(continuations))
         return prompts + sum(len(t.ids) + 2 for t in continuations)
 
@@ -65,7 +65,7 @@ def _last(families: Sequence[Family]) -> Tensor:
     return torch.tensor(lengths).cumsum(0) - 1
 
 
-def fit_verdict(
+def fit_self_evaluation(
     policy: Policy,
     tasks: Sequence[Task],
     *,
@@ -74,8 +74,8 @@ def fit_verdict(
     families: int = 12,
     lr: float = 2e-3,
     seed: int = 0,
-) -> WrittenVerdict:
-    """Train the verdict on the policy's own rollouts and their task success. No environment is opened.
+) -> SelfEvaluation:
+    """Train the judgement on the policy's own rollouts and their task success. No environment is opened.
 
     Only groups that hold a success and a failure are learned from, where there are any: what is wanted is to tell
     continuations of one conversation apart. Half of the examples break off after an earlier message, so that
@@ -92,14 +92,14 @@ def fit_verdict(
     made = rollout(policy, tasks, group_size=group_size, generator=generator)
     groups = [made[i : i + group_size] for i in range(0, len(made), group_size)]
     mixed = [group for group in groups if len({task_success(t) for t in group}) > 1]
-    verdict = WrittenVerdict(with_lora(policy.folded(), seed=seed))
-    parameters = [p for p in verdict.judge.model.parameters() if p.requires_grad]
+    judgement = SelfEvaluation(with_lora(policy.folded(), seed=seed))
+    parameters = [p for p in judgement.judge.model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, weight_decay=0.0)
     for step in range(steps):
         for options in optimizer.param_groups:
             options["lr"] = lr * min(1.0, (step + 1) / 10) * (1 - step / steps)
         batch = [
-            verdict.family(
+            judgement.family(
                 [_broken_off(t, policy.chat.end, rng) for t in group], [int(task_success(t)) for t in group]
             )
             for group in rng.choices(mixed or groups, k=families)
@@ -110,10 +110,10 @@ def fit_verdict(
         def objective(log_p: Tensor, _: Tensor, where: Tensor, last: Tensor = last) -> Tensor:
             return -log_p[last[where]].sum() / last.sum()
 
-        verdict.judge.backward(batch, objective)
+        judgement.judge.backward(batch, objective)
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
-    return verdict
+    return judgement
 
 
 def _broken_off(trajectory: Trajectory, end: int, rng: Random) -> Trajectory:
