@@ -24,7 +24,7 @@ long test notebooks assignments elsewhere disturbed oldest newest: export OMP_NU
 long test elsewhere disturbed: export PYTHONPATH := $(CURDIR)/tests/elsewhere:$(CURDIR)/tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lab test elsewhere disturbed long oldest newest resolve lint format notebooks \
+.PHONY: help setup demo lab test docs mutants elsewhere disturbed long oldest newest resolve lint format notebooks \
   assignments site bench study clean
 
 help: ## List the targets
@@ -40,7 +40,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt "setuptools>=77"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt \
-	  --no-build-isolation -e ".[test]"
+	  --no-build-isolation -e ".[test,docs]"
 	@touch $@
 
 demo: $(READY) ## Watch the model act and rehearse, in the terminal
@@ -49,7 +49,7 @@ demo: $(READY) ## Watch the model act and rehearse, in the terminal
 lab: $(READY) ## Open the notebooks in JupyterLab
 	@$(BIN)/jupyter lab --notebook-dir=notebooks
 
-test: lint ## Lint, unit tests, and every notebook against its committed output, as this and other machines compute it
+test: lint docs ## Lint, documentation, unit tests, and every notebook, as this and other machines compute it
 	@$(BIN)/pytest -n 2 --dist loadscope tests
 	@$(BIN)/python tests/elsewhere/settings.py
 
@@ -96,6 +96,9 @@ assignments: $(READY) ## Make the copies of the assignments from their masters, 
 	@$(BIN)/envace assignments
 	@for n in $(SOLVED); do $(EXECUTE) "$$n" || exit 1; done
 
+docs: $(READY) ## Render the documentation in site_docs/, strictly
+	@$(BIN)/mkdocs build --quiet --strict
+
 site: $(READY) ## Render the course as static HTML in site/
 	@$(BIN)/envace site
 
@@ -106,6 +109,6 @@ study: $(READY) ## Compare methods over domains and seeds; records the runs in d
 	@$(BIN)/python -m envace_lite.experiments study
 
 clean: ## Remove caches and build output; .venv stays
-	@rm -rf build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	@rm -rf build dist site site_docs *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
 	@find . -path './.venv*' -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -type d -print \
 	  | while read -r d; do rm -rf "$$d"; done

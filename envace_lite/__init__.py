@@ -19,7 +19,7 @@ from envace_lite.world import DOMAINS, Domain, Session, Task, get_domain, load_t
 from envace_lite.world.shipped import shipped_tasks
 from envace_lite.world.tools import Tool, ToolCall, ToolError, ToolResponse, World
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "DOMAINS",

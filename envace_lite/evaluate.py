@@ -35,9 +35,6 @@ METRICS = {
 """What is reported, in this order. `wm2real` and the consistency ratio: Word2World (arXiv 2512.18832)."""
 
 
-_WORDS = ("task", "domain", "kind")
-
-
 @dataclass
 class Report:
     """The result of an evaluation.
@@ -52,17 +49,14 @@ class Report:
 
     def summary(self, resamples: int = 1000) -> pd.DataFrame:
         """Value with the ends of its 95 % interval for each metric: for all tasks, each domain, each kind of task."""
-        groups = {"all": self} | {name: self.only(name) for name in self.groups()}
+        names = (*self.tasks.domain.unique(), *self.tasks.kind.unique())
+        groups = {"all": self} | {name: self.only(name) for name in names}
         rows = [
             {"domain": name, "metric": metric, **interval(report.counts(metric), resamples)}
             for name, report in groups.items()
             for metric in METRICS
         ]
         return pd.DataFrame(rows).set_index(["domain", "metric"])
-
-    def groups(self) -> list[str]:
-        """The domains and the kinds of task (`instructions`, `goal`) that occur."""
-        return [*self.tasks.domain.unique(), *self.tasks.kind.unique()]
 
     def only(self, group: str) -> Report:
         """The part about one domain or one kind of task."""
@@ -77,7 +71,8 @@ class Report:
         """Numerator and denominator of a metric for each task."""
         if metric in fidelity.PAIR_METRICS:
             return counts(self.pairs, metric)
-        column = {name: self.tasks[name].to_numpy(float) for name in self.tasks if name not in _WORDS}
+        numbers = self.tasks.drop(columns=["task", "domain", "kind"], errors="ignore").astype(float)
+        column = {name: numbers[name].to_numpy() for name in numbers}
         if metric in column:
             return column[metric], np.ones(len(self.tasks))
         if metric == "deployment_gap":
@@ -85,9 +80,8 @@ class Report:
         if metric == "consistency":
             return column["wm2real"], column["real_success"]
         wanted, made, both = (column[c] for c in ("plan_calls", "committed_calls", "matched_calls"))
-        return {"precision": (both, made), "recall": (both, wanted), "f1": (2 * both, made + wanted)}[
-            metric[5:]
-        ]
+        parts = {"precision": (both, made), "recall": (both, wanted), "f1": (2 * both, made + wanted)}
+        return parts[metric.removeprefix("tool_")]
 
     def _repr_html_(self) -> str:
         return str(self.summary().value.unstack(0).reindex(list(METRICS)).round(3).to_html())
@@ -127,9 +121,7 @@ def deploy(
     return trajectories, pd.DataFrame(rows)
 
 
-def rehearsed_alone(
-    policy: Policy, tasks: Sequence[Task], responder: Responder | None = None
-) -> pd.DataFrame:
+def rehearsed_alone(policy: Policy, tasks: Sequence[Task], world: Responder | None = None) -> pd.DataFrame:
     """Run each task once in the policy's own rehearsed world, greedily, and see what comes of the same calls really.
 
     Returns:
@@ -137,7 +129,7 @@ def rehearsed_alone(
         that episode and the answers are those given there.
     """
     rows = []
-    for trajectory in rollout(policy, tasks, responder, temperature=0.0):
+    for trajectory in rollout(policy, tasks, world, temperature=0.0):
         session = get_domain(trajectory.task.domain).reset(trajectory.task)
         for call, _ in trajectory.exchanges:
             session.call(call)

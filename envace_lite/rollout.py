@@ -38,9 +38,6 @@ MAX_TOKENS = 160
 """With so many tokens after its prompt an episode ends as a failure."""
 
 
-# Responders --------------------------------------------------------------------------------------------------
-
-
 class Responder:
     """Who answers a call. The base class lets the policy's rehearse role answer.
 
@@ -108,9 +105,6 @@ class Simulate(Responder):
 
     def __init__(self, simulator: Policy):
         self.simulator = simulator
-
-
-# Trajectories ------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -282,9 +276,6 @@ class Row:
             self.trajectory.stop_reason = "horizon"
         else:
             self.injected.append(self.chat.assistant)
-
-
-# The engine --------------------------------------------------------------------------------------------------
 
 
 @torch.inference_mode()

@@ -180,8 +180,8 @@ def _identity(
     digest = hashlib.sha256(" ".join(task.id for task in tasks).encode())
     for value in policy.model.state_dict().values():
         digest.update(value.detach().numpy().tobytes())
-    names = [getattr(part, "__name__", type(part).__name__) for part in parts if part]
-    way = [*names, *filter(None, (getattr(part, "identity", "") for part in parts))]
+    way = [getattr(part, "__name__", type(part).__name__) for part in parts if part]
+    way += [getattr(part, "identity", "") for part in parts if hasattr(part, "identity")]
     return {"config": asdict(config), "way": way, "base_and_tasks": digest.hexdigest()}
 
 
@@ -291,10 +291,10 @@ def advantages_by_role(
 def metrics(trajectories: Sequence[Trajectory], rewards: Tensor) -> dict[str, float]:
     """What a step's rollouts were like.
 
-    `reward`: mean; `informative`: share of groups with a success and a failure; `calls`: a rollout; `error_rate`:
-    share of the responses that are errors; `unfinished`: share of the rollouts without a final answer. By role:
+    `reward`: mean; `informative`: share of groups with a success and a failure; `calls`: a rollout; `error_rate`: share
+    of the responses that are errors; `unfinished`: share of the rollouts without a final answer. By role:
     `reward_act`, `reward_rehearse`: mean over that role's messages (its baseline over the whole batch); `length_...`:
-    tokens a message. The false-success rate needs the real responses: it is the eval_callback's `optimism`.
+    tokens a message. What is false in a rehearsed response only an eval callback can know, which asks the real world.
     """
     exchanges = [response for t in trajectories for _, response in t.exchanges]
     row = {

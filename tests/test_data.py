@@ -39,11 +39,14 @@ PAGES = [
     "data/README.md",
     "data/base/README.md",
     "data/rehearsed/README.md",
-    "docs/acceptance.md",
-    "docs/install.md",
+    "CHANGELOG.md",
+    *sorted(
+        str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "api"
+    ),
 ]
 RECORDS = sorted(paths.RUNS.glob("*.json"))
 MEGABYTE = 2**20
+MOST_LINES = 6500
 Lessons = list[tuple[Task, list[dict[str, Any]]]]
 
 
@@ -264,7 +267,8 @@ def test_seeds_of_an_arm_share_everything_else() -> None:
 # The README ------------------------------------------------------------------------------------------------
 
 
-TEXTS = ["README.md", "docs/install.md", "docs/results.md", "docs/speed.md", "notebooks/TEACHING.md"]
+TEXTS = [*(page for page in PAGES if ":START -->" in text(page)), "notebooks/TEACHING.md"]
+"""The texts that hold tables."""
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -288,7 +292,7 @@ def test_a_changed_number_and_an_unknown_table_are_found() -> None:
     changed = re.sub(r"\| 0\.\d{3} \(", "| 0.123 (", written, count=1)
     assert changed != written
     assert texts.fill(changed) == written
-    with pytest.raises(texts.TableError, match="'resluts'; there are: results"):
+    with pytest.raises(texts.TableError, match="'resluts'; there are: front"):
         texts.fill("<!-- resluts:START -->\n<!-- resluts:END -->")
 
 
@@ -311,10 +315,10 @@ def test_the_python_of_the_readme_runs(
     (source,) = blocks(text("README.md"), "python")
     code = compile(source, "README.md", "exec")
     imported = names_imported(source)
-    assert ("envace_lite", "train") in imported
+    assert ("envace_lite.train", "train") in imported
     for module, name in imported:
         assert hasattr(importlib.import_module(module), name), name
-        assert name in envace_lite.__all__
+        assert module != "envace_lite" or name in envace_lite.__all__
     small = TrainConfig(steps=2, prompts=2, group_size=4, lora_rank=4)
     monkeypatch.setattr(envace_lite, "load_policy", lambda _: copied(apt))
     monkeypatch.setattr(envace_lite, "TrainConfig", lambda **_: small)
@@ -340,9 +344,9 @@ def test_every_command_that_is_named_exists(page: str) -> None:
         assert [name for name in named if PROGRAM_OF.get(name) != program] == []
 
 
-def test_every_command_line_of_the_readme_is_understood() -> None:
-    (block,) = [block for block in blocks(text("README.md"), "bash") if "envace train" in block]
-    lines = [part.strip() for line in block.splitlines() for part in line.split("#")[0].split("&&")]
+def test_every_command_line_of_the_page_is_understood() -> None:
+    block = "\n".join(blocks(text("docs/shell.md"), "bash"))
+    lines = [line.split("#")[0].strip() for line in block.splitlines()]
     for line in filter(None, lines):
         options = parsed(line)
         assert options.get("arm", "rehearsal") in arms.ARMS
@@ -363,12 +367,59 @@ def test_every_link_within_the_project_leads_somewhere(page: str) -> None:
         assert target.startswith("https://") or (folder / target).exists(), target
 
 
-def test_the_readme_lists_the_modules_of_the_library() -> None:
-    rows = re.findall(r"^\| (`.*?) \|", text("README.md").split("## The library")[1], re.M)
-    listed = {name.strip("/") for row in rows for name in re.findall(r"`([\w/]+)`", row)}
-    files = {path.stem for path in (ROOT / "envace_lite").iterdir() if path.suffix == ".py" or path.is_dir()}
-    assert listed <= files
-    assert files - listed <= {"__init__", "__pycache__", "paths", "checkpoint", "bench"}
+def test_the_front_door_is_short() -> None:
+    """One figure, one table of results, and what a newcomer reads in five minutes."""
+    page = text("README.md")
+    assert len(page.splitlines()) <= 110
+    assert len(page.split()) <= 1200
+    assert len(re.findall(r"!\[", page)) == 1
+    (table,) = re.findall(r"<!-- front:START -->\n(.*?)\n<!-- front:END -->", page, re.S)
+    assert len(table.splitlines()) - 2 <= 5
+
+
+def test_the_readme_leads_to_every_file_and_package() -> None:
+    rows = re.findall(r"^\| `([\w/]+?)(?:\.py|/)` \|(?: (\d+) \|)?", text("README.md"), re.M)
+    folder = ROOT / "envace_lite"
+    entries = {
+        path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()
+    }
+    assert {name for name, _ in rows} == entries - {"__init__", "interrupts"}
+    for name, lines in rows:
+        if lines:
+            assert int(lines) == len((folder / f"{name}.py").read_text(encoding="utf-8").splitlines()), name
+
+
+IDEA = ["rollout", "reward", "grpo", "train", "evaluate"]
+TO_READ = ["world", "model", "fidelity", "rehearsal", "pretraining"]
+
+
+def lines_of(*paths: Path) -> int:
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
+
+
+def test_the_idea_can_be_read_in_an_hour() -> None:
+    folder = ROOT / "envace_lite"
+    assert lines_of(*(folder / f"{name}.py" for name in IDEA)) <= 900
+    packages = [path for name in TO_READ for path in (folder / name).glob("*.py")]
+    assert lines_of(*folder.glob("*.py"), *packages) <= MOST_LINES
+
+
+def test_the_worked_changes_run(
+    apt: Policy, lessons: Lessons, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every block of the page, one after another, with a tiny policy and a few tasks."""
+    tasks = [task for task, _ in lessons]
+    small = TrainConfig(steps=2, prompts=2, group_size=4, lora_rank=4)
+    monkeypatch.setattr(envace_lite, "load_policy", lambda _: copied(apt))
+    monkeypatch.setattr(envace_lite, "TrainConfig", lambda **_: small)
+    monkeypatch.setattr(envace_lite, "shipped_tasks", lambda *_: tasks)
+    scope: dict[str, Any] = {}
+    for block in blocks(text("docs/change.md"), "python"):
+        exec(compile(block, "docs/change.md", "exec"), scope)
+    printed = capsys.readouterr().out
+    assert "o1:packed needs:packed ok o1:sent\no1:paid needs:packed error status" in printed
+    assert len(scope["log"].rows) == 2
+    assert scope["episode"].stop_reason
 
 
 def test_the_rollout_of_the_readme_could_have_happened() -> None:

@@ -10,6 +10,7 @@ from envace_lite.course.installs import installs_table, settings_table
 from envace_lite.course.timing import crowd_table, minutes_table
 from envace_lite.experiments import bench, deliberate_tables, tables
 from envace_lite.experiments.arms import load_records
+from envace_lite.experiments.audit import audit_table
 from envace_lite.experiments.trap import trap_table
 
 
@@ -18,6 +19,8 @@ def _timed(table: Callable[[dict[str, Any]], str]) -> Callable[[], str]:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "front": tables.front_table,
+    "audit": lambda: audit_table(load_records()),
     "results": tables.main_tables,
     "demo": tables.demo_tables,
     "details": tables.detail_tables,

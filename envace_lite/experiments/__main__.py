@@ -218,5 +218,18 @@ def bench(
         )
 
 
+@app.command()
+def audit(
+    limit: Annotated[int | None, typer.Option(help="Tasks of each domain and split.")] = None,
+) -> None:
+    """What the base knew before any rehearsal, and how much the label tells. Written to data/runs/audit.json."""
+    import json
+
+    from envace_lite.experiments.audit import audit as ask
+    from envace_lite.model.policy import load_policy
+
+    print(json.dumps(ask(load_policy(paths.BASE), command=command_line(), limit=limit), indent=1))
+
+
 if __name__ == "__main__":
     shell.main(app)

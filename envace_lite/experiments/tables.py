@@ -102,6 +102,13 @@ def main_tables(folder: Path | None = None) -> str:
     return "\n\n".join(parts)
 
 
+def front_table(folder: Path | None = None) -> str:
+    """The ways of training on test tasks, in short, as markdown."""
+    frame = table(_over_all_domains(load_records(folder)))
+    shown = ["seeds", "real_success", "fidelity", "error_recall", "wrong_writes", "environment_calls"]
+    return markdown(frame[shown]) if len(frame) else ""
+
+
 def world_tables(folder: Path | None = None) -> str:
     """Success in the real world and in the policy's own rehearsed one, as markdown made from the records alone."""
     records = _over_all_domains(load_records(folder))
@@ -157,7 +164,9 @@ def probe_table(records: Iterable[dict[str, Any]], split: str = "test") -> pd.Da
     lines: dict[str, dict[str, Any]] = {}
     for title, probes in rows.items():
         line: dict[str, Any] = {"seeds": len(probes)}
-        line |= {m: with_interval([p["metrics"][m]["value"] for p in probes], share=True) for m in PROBED}
+        columns = {"fidelity": "fidelity, full probe"} | {m: m for m in PROBED if m != "fidelity"}
+        for metric, column in columns.items():
+            line[column] = with_interval([p["metrics"][metric]["value"] for p in probes], share=True)
         for name in ("decision_agreement", "calibration_error"):
             line[name] = with_interval([p[name] for p in probes], share=True)
         line["rules it lacks"] = "; ".join(
@@ -167,7 +176,7 @@ def probe_table(records: Iterable[dict[str, Any]], split: str = "test") -> pd.Da
     if rows:
         baselines = next(iter(rows.values()))[0]["baselines"]
         for name, values in baselines.items():
-            cells = {m: "-" if values[m] is None else f"{values[m]:.3f}" for m in PROBED}
+            cells = {c: "-" if values[m] is None else f"{values[m]:.3f}" for m, c in columns.items()}
             lines[f"baseline: {name}"] = {"seeds": "-", **cells}
     return pd.DataFrame(lines).T.fillna("-").rename_axis("arm") if lines else pd.DataFrame()
 
