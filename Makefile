@@ -19,7 +19,7 @@ export TOKENIZERS_PARALLELISM := false
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 # One thread: two workers do not fight for two cores.
-long test notebooks assignments elsewhere disturbed oldest newest: export OMP_NUM_THREADS := 1
+long test notebooks assignments elsewhere disturbed mutants oldest newest: export OMP_NUM_THREADS := 1
 # The plugin that compares notebooks, and what lets a process compute as another machine would.
 long test elsewhere disturbed: export PYTHONPATH := $(CURDIR)/tests/elsewhere:$(CURDIR)/tests
 
@@ -59,6 +59,9 @@ elsewhere: $(READY) ## The notebooks, as this machine and others compute them, r
 long: $(READY) ## The tests that take minutes
 	@$(BIN)/pytest -m long tests
 	@$(BIN)/python tests/elsewhere/settings.py --full
+
+mutants: $(READY) ## Small wrong changes of the core, one at a time: which do the tests notice?
+	@$(BIN)/python tests/mutants.py
 
 disturbed: $(READY) ## Record how far ten disturbed runs of the notebooks come out from what is committed
 	@$(BIN)/python tests/elsewhere/settings.py --record 10

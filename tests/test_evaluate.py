@@ -11,6 +11,7 @@ import pytest
 from envace_lite.evaluate import METRICS, Report, deploy, evaluate, rehearsed_alone
 from envace_lite.experiments.arms import rank_agreement
 from envace_lite.fidelity import by_depth
+from envace_lite.fidelity.measures import interval
 from envace_lite.fidelity.pairs import GROUNDINGS
 from envace_lite.model.policy import Policy
 from envace_lite.world import Task
@@ -283,6 +284,17 @@ def test_intervals_hold_the_value_and_shrink() -> None:
         assert 0 <= row.low < row.value < row.high <= 1
     assert many.high - many.low < 0.4 * (few.high - few.low)
     assert many.high - many.low == pytest.approx(2 * 1.96 * (0.7 * 0.3 / 640) ** 0.5, rel=0.2)
+
+
+def test_a_ratio_is_resampled_task_by_task() -> None:
+    """Numerator and denominator of a task belong together: where they rise together the ratio hardly varies."""
+    denominator = np.array([1.0, 50.0] * 20)
+    numerator = denominator / 2
+    numerator[0] = 0.0
+    told = interval((numerator, denominator))
+    assert told["high"] - told["low"] < 0.01
+    shuffled = interval((np.roll(numerator, 1), denominator))
+    assert shuffled["high"] - shuffled["low"] > 0.1
 
 
 def test_intervals_are_repeatable() -> None:

@@ -91,6 +91,18 @@ def test_a_person_is_asked(agrees: bool) -> None:
     assert decision.action == ("commit" if agrees else "ask")
 
 
+def test_nobody_is_asked_about_a_call_that_should_be_refused() -> None:
+    """Approval must not commit it: a person is only asked where the decision is `ask`."""
+    shop, asked = Shop(), list[Decision]()
+
+    def ask(decision: Decision) -> bool:
+        asked.append(decision)
+        return True
+
+    decision, result = shop.gate(ask=ask)("refund", order="o1")
+    assert (decision.action, result, shop.refunded, asked) == ("revise", None, [], [])
+
+
 def test_a_tools_exception_passes_with_the_log_intact() -> None:
     gate = Shop().gate()
     gate("look", order="o1")
@@ -181,6 +193,22 @@ print([name for name in ("torch", "peft", "pandas", "matplotlib") if name in sys
 @pytest.mark.skipif(
     Version(transformers.__version__) < Version("5.24"), reason="older transformers load torch themselves"
 )
+def test_a_rule_cannot_call_the_session() -> None:
+    """It decides on what was rehearsed. While it does, the session is guarded, and stays as it is."""
+    session = open_session(find_task("retail", "reach", "calls:1"))
+    (call,) = planned_calls(session.task)
+
+    def rule(call: ToolCall, rehearsed: ToolResponse) -> tuple[str, str]:
+        return "commit", session.call(call).text
+
+    before = session.digest()
+    gate = Gate.around(session, lambda _: ToolResponse({}, None, {"o1": "paid"}), rule=rule)
+    with pytest.raises(ImaginedCall, match=call.name):
+        gate(call.name, **call.arguments)
+    assert session.digest() == before
+    assert session.log == []
+
+
 def test_the_gate_needs_no_torch() -> None:
     folder = Path(envace_lite.__file__).parent
     command = [sys.executable, "-c", LIGHT, str(folder)]

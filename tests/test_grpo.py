@@ -92,6 +92,21 @@ def test_known_losses(ratio: float, advantage: float, loss: float, gradient: flo
     assert grad.item() == pytest.approx(gradient)
 
 
+@pytest.mark.parametrize("clip", [0.1, 0.2, 0.5])
+def test_both_ends_of_the_clip(clip: float) -> None:
+    """A good token gains nothing above 1 + clip, a bad one nothing below 1 - clip; on the other side both move."""
+    for ratio, advantage, bound in ((2.0, 1.0, 1 + clip), (0.3, -1.0, 1 - clip)):
+        log_p = torch.tensor([ratio]).log()
+        assert clipped_loss(log_p, torch.zeros(1), torch.tensor([advantage]), clip).item() == pytest.approx(
+            -bound * advantage
+        )
+    for ratio, advantage in ((0.3, 1.0), (2.0, -1.0)):
+        log_p = torch.tensor([ratio]).log()
+        assert clipped_loss(log_p, torch.zeros(1), torch.tensor([advantage]), clip).item() == pytest.approx(
+            -ratio * advantage
+        )
+
+
 def test_the_width_of_the_clip() -> None:
     old, log_p = torch.zeros(1), torch.tensor([1.5]).log()
     assert clipped_loss(log_p, old, torch.ones(1), clip=0.3).item() == pytest.approx(-1.3)
