@@ -214,7 +214,8 @@ def attempt(mutant: Mutant | None, tests: Sequence[str]) -> None:
     import pytest
 
     paths = [str(HERE / name) for name in tests]
-    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--no-header", *paths])
+    early = "ignore::pytest.PytestAssertRewriteWarning"  # some plugins' modules are there already
+    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-W", early, *paths])
     os._exit(int(code))
 
 

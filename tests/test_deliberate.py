@@ -16,7 +16,7 @@ import pytest
 import programs
 from envace_lite import paths
 from envace_lite.evaluate import deploy
-from envace_lite.experiments import arms, deliberate, plots, verdict
+from envace_lite.experiments import arms, deliberate, plots, self_evaluation
 from envace_lite.experiments.arms import load_records
 from envace_lite.experiments.deliberate import MEASURED, as_frame, run_deliberate, summary, tell_apart
 from envace_lite.experiments.deliberate_tables import (
@@ -25,8 +25,8 @@ from envace_lite.experiments.deliberate_tables import (
     gains,
     misled_table,
     short_table,
-    table,
     tables,
+    ways_table,
 )
 from envace_lite.experiments.records import RecordError
 from envace_lite.experiments.ways import CONTROLS, METHODS, USUAL, make
@@ -34,9 +34,9 @@ from envace_lite.model.policy import Policy
 from envace_lite.rehearsal.episode import Episode, Plain
 from envace_lite.rehearsal.scorers import CONTENT
 from envace_lite.reward import task_success
-from envace_lite.world import TRAP, Task
+from envace_lite.world import TRAP, Task, shipped
 
-QUICK = partial(verdict.fit_self_evaluation, steps=2)
+QUICK = partial(self_evaluation.fit_self_evaluation, steps=2)
 """A verdict that has hardly learned anything."""
 Lessons = list[tuple[Task, list[dict[str, Any]]]]
 
@@ -49,9 +49,9 @@ def few_tasks(lessons: Lessons, monkeypatch: pytest.MonkeyPatch) -> None:
     def chosen(domains: Sequence[str], split: str, limit: int | None = None) -> list[Task]:
         return [task for task in tasks if task.domain in domains][:limit]
 
-    monkeypatch.setattr(arms, "shipped_tasks", chosen)
-    monkeypatch.setattr(deliberate, "shipped_tasks", chosen)
-    for module in (verdict, deliberate):
+    for module in (arms, deliberate, shipped):
+        monkeypatch.setattr(module, "shipped_tasks", chosen)
+    for module in (self_evaluation, deliberate):
         monkeypatch.setattr(module, "fit_self_evaluation", QUICK)
 
 
@@ -169,11 +169,11 @@ def test_ways_by_name(apt: Policy) -> None:
     turns = ways["sequential"]
     assert (turns.mode, turns.memory, turns.enough) == ("sequential", True, CONTENT)
     assert (ways["write"].when, ways["judged"].when) == ("write", "always")
-    assert (ways["vote"].judged, ways["judged_vote"].judged) == (False, True)
+    assert (ways["vote"].verified, ways["judged_vote"].verified) == (False, True)
     assert [ways[name].budget for name in CONTROLS] == [30] * len(CONTROLS)
     with pytest.raises(KeyError):
         make("luck", apt, 2)
-    with pytest.raises(ValueError, match="verdict head"):
+    with pytest.raises(ValueError, match="needs a self-evaluation"):
         make("verdict", apt, 2)
 
 
@@ -228,8 +228,10 @@ def test_gains_are_differences_seed_by_seed() -> None:
 
 
 def test_the_tables_hold_every_cell(whole: dict[str, Any]) -> None:
-    assert len(table([whole], "test")) == len(whole["cells"])
-    frame = table([made_up(0, plain_0=0.25, judged_2=0.5), made_up(1, plain_0=0.75, judged_2=0.5)], "test")
+    assert len(ways_table([whole], "test")) == len(whole["cells"])
+    frame = ways_table(
+        [made_up(0, plain_0=0.25, judged_2=0.5), made_up(1, plain_0=0.75, judged_2=0.5)], "test"
+    )
     assert list(frame.N) == [0, 2]
     assert frame["real success, goal"].iloc[0].startswith("0.500 (0.000 to 1.000)")
     text = tables([{**whole, "title": AFTER}])
@@ -241,7 +243,7 @@ def test_the_tables_hold_every_cell(whole: dict[str, Any]) -> None:
         METHODS["refine"],
     ):
         assert words in text
-    assert set(table([made_up(0, plain_0=0.25)], "held_out")["real success, goal"]) == {"0.000"}
+    assert set(ways_table([made_up(0, plain_0=0.25)], "held_out")["real success, goal"]) == {"0.000"}
     ordinary = made_up(0, judged_2=0.25)
     assert set(misled_table([ordinary]).misled) == {"0.250"}
     assert set(misled_table([{**ordinary, "domains": ["trap"]}]).misled) == {
@@ -321,8 +323,8 @@ def test_a_single_look(
     for words in (
         "plain execution",
         "private rehearsal, N = 2",
-        "vote, equal tokens",
-        "vote after the judge",
+        "self-consistency",
+        "and the verifier",
         "irreversible_writes",
     ):
         assert words in shown

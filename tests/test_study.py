@@ -535,9 +535,9 @@ def test_the_tables_of_the_probe() -> None:
         probed("other", 0, 0.1, ["date", "type"]),
     ]
     table = probe_table(records)
-    assert table.loc["mine", "fidelity"].startswith("0.500 (")
+    assert table.loc["mine", "fidelity, full probe"].startswith("0.500 (")
     assert table.loc["mine", "rules it lacks"] == "type; none"
-    assert table.loc["other", "fidelity"] == "0.100"
+    assert table.loc["other", "fidelity, full probe"] == "0.100"
     assert table.loc["baseline: always_success", "optimism"] == "0.000"
     assert table.loc["baseline: always_success", "leaf_hidden"] == "-"
     by_rule = rules_table(records)
