@@ -332,6 +332,16 @@ def test_a_single_look(
     assert "<Ledger:" in shown.splitlines()[-1]
 
 
+def test_a_study_without_a_goal(
+    folder: Path, lessons: Lessons, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    instructed = [task for task, _ in lessons if task.tags[0] == "instructions"]
+    monkeypatch.setattr(deliberate, "shipped_tasks", lambda *_: instructed)
+    options = ("--methods", "plain", "--budgets", "0")
+    shown = envace(monkeypatch, capsys, "deliberate", "--policy", f"apt={folder}", *options)
+    assert "apt, goal, real success\nno task of this kind" in shown
+
+
 def test_a_study_from_the_shell(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,7 +31,7 @@ from envace_lite.experiments.arms import (
     run_arm,
     small_eval,
 )
-from envace_lite.experiments.records import RecordError, versions, write_record
+from envace_lite.experiments.records import KINDS, RecordError, of_kind, versions, write_record
 from envace_lite.experiments.tables import (
     PROBED,
     demo_table,
@@ -544,3 +544,18 @@ def test_the_tables_of_the_probe() -> None:
     assert by_rule.loc["status", ["errors", "other"]].tolist() == ["7", "0.100"]
     assert probe_table([]).empty
     assert rules_table(records, "held_out").empty
+
+
+def test_a_record_without_its_keys_is_named(tmp_path: Path) -> None:
+    write_record("whole", {"kind": "bench", "command": "", "seed": 0, "result": {}}, tmp_path)
+    write_record("mine", {"kind": "of my own", "command": "", "seed": 0}, tmp_path)
+    assert [r["name"] for r in of_kind("bench", load_records(tmp_path))] == ["whole"]
+    write_record("broken", {"kind": "bench", "command": "", "seed": 0}, tmp_path)
+    with pytest.raises(
+        RecordError, match=r"broken\.json is not a record \(one of the kind 'bench' has result\)"
+    ):
+        load_records(tmp_path)
+
+
+def test_every_shipped_record_is_of_a_known_kind() -> None:
+    assert {record["kind"] for record in load_records()} <= set(KINDS)

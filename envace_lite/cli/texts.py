@@ -11,11 +11,12 @@ from envace_lite.course.timing import crowd_table, minutes_table
 from envace_lite.experiments import bench, deliberate_tables, tables
 from envace_lite.experiments.arms import load_records
 from envace_lite.experiments.audit import audit_table
+from envace_lite.experiments.records import of_kind
 from envace_lite.experiments.trap import trap_table
 
 
 def _timed(table: Callable[[dict[str, Any]], str]) -> Callable[[], str]:
-    return lambda: "\n".join(table(r["result"]) for r in load_records() if r.get("kind") == "bench")
+    return lambda: "\n".join(table(r["result"]) for r in of_kind("bench", load_records()))
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -27,7 +27,7 @@ from xml.etree import ElementTree
 import pandas as pd
 
 from envace_lite.course.timing import strict_nbval
-from envace_lite.experiments.records import read_records, write_record
+from envace_lite.experiments.records import of_kind, read_records, write_record
 from envace_lite.experiments.tables import markdown
 from envace_lite.world import paths
 
@@ -167,7 +167,7 @@ def keep(part: str, name: str, entry: Mapping[str, Any], *, command: str) -> Pat
 
     Where that had the very same versions, what only it has is kept: the notebooks may be run after the tests.
     """
-    found = [record for record in read_records() if record.get("kind") == "installs"]
+    found = of_kind("installs", read_records())
     parts = {key: dict(found[0][key]) if found else {} for key in ("run", "resolved")}
     earlier = parts[part].get(name, {})
     same = all(earlier.get(key) == entry.get(key) for key in ("python", "system", "versions"))
@@ -185,9 +185,7 @@ def told(result: Mapping[str, Any] | None) -> str:
 def installs_table(records: Iterable[Mapping[str, Any]]) -> str:
     """What was run and what was resolved, as markdown: one column for each environment."""
     columns: dict[str, dict[str, str]] = {}
-    for record in records:
-        if record.get("kind") != "installs":
-            continue
+    for record in of_kind("installs", records):
         for name, run in record["run"].items():
             columns[name] = {
                 "": f"run, {run['date']}",
@@ -211,16 +209,15 @@ def installs_table(records: Iterable[Mapping[str, Any]]) -> str:
 
 def settings_table(records: Iterable[Mapping[str, Any]]) -> str:
     """Under which settings of the processor the tests and notebooks were run, as markdown."""
-    for record in records:
-        if record.get("kind") == "elsewhere":
-            rows = {}
-            for name, entry in record["settings"].items():
-                rows[f"`{name}`" if "=" in name else name] = {
-                    "passed": entry["passed"],
-                    "failed": entry["failed"],
-                    "minutes of one core": f"{entry['seconds'] / 60:.1f}",
-                    "computes alike": "; ".join(f"`{n}`" if "=" in n else n for n in entry["alike"]) or "-",
-                }
-            frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis("setting")
-            return f"{record['date']}, {record['processor']}, torch {record['versions']['torch']}:\n\n{markdown(frame)}"
+    for record in of_kind("elsewhere", records):
+        rows = {}
+        for name, entry in record["settings"].items():
+            rows[f"`{name}`" if "=" in name else name] = {
+                "passed": entry["passed"],
+                "failed": entry["failed"],
+                "minutes of one core": f"{entry['seconds'] / 60:.1f}",
+                "computes alike": "; ".join(f"`{n}`" if "=" in n else n for n in entry["alike"]) or "-",
+            }
+        frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis("setting")
+        return f"{record['date']}, {record['processor']}, torch {record['versions']['torch']}:\n\n{markdown(frame)}"
     return ""

@@ -18,7 +18,7 @@ import pandas as pd
 
 from envace_lite.course.assignments import masters
 from envace_lite.course.grading import grade_submission
-from envace_lite.experiments.records import write_record
+from envace_lite.experiments.records import of_kind, write_record
 from envace_lite.experiments.tables import markdown
 from envace_lite.model.policy import load_policy
 from envace_lite.train import TrainConfig, train
@@ -150,24 +150,22 @@ def _timed(part: Callable[[], Any]) -> float:
 
 def minutes_table(records: Iterable[Mapping[str, Any]]) -> str:
     """The recorded times, as markdown."""
-    for record in records:
-        if record.get("kind") == "notebooks":
-            rows = {f"`{name}`": f"{seconds:.0f} s" for name, seconds in record["seconds"].items()}
-            rows["all"] = f"{sum(record['seconds'].values()) / 60:.1f} min"
-            heading = f"time on {record['cores']} cores"
-            return markdown(pd.DataFrame({heading: rows}).rename_axis("notebook"))
+    for record in of_kind("notebooks", records):
+        rows = {f"`{name}`": f"{seconds:.0f} s" for name, seconds in record["seconds"].items()}
+        rows["all"] = f"{sum(record['seconds'].values()) / 60:.1f} min"
+        heading = f"time on {record['cores']} cores"
+        return markdown(pd.DataFrame({heading: rows}).rename_axis("notebook"))
     return ""
 
 
 def crowd_table(records: Iterable[Mapping[str, Any]]) -> str:
     """What a crowd costs, as markdown: seconds alone and beside busy processes."""
-    for record in records:
-        if record.get("kind") == "crowd":
-            frame = pd.DataFrame(record["seconds"]).T.rename_axis("what")
-            frame.columns = [
-                "seconds alone",
-                f"beside {record['config']['busy_processes']} busy processes",
-                "ratio",
-            ]
-            return markdown(frame)
+    for record in of_kind("crowd", records):
+        frame = pd.DataFrame(record["seconds"]).T.rename_axis("what")
+        frame.columns = [
+            "seconds alone",
+            f"beside {record['config']['busy_processes']} busy processes",
+            "ratio",
+        ]
+        return markdown(frame)
     return ""

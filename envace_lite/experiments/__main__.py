@@ -174,7 +174,8 @@ def deliberate(
         )
         for kind in study.KINDS:
             frame = curve(records[-1], "real_success", kind=kind)
-            print(f"\n{name}, {kind}, real success\n{frame.round(3).to_string(index=False)}")
+            shown = frame.round(3).to_string(index=False) if len(frame) else "no task of this kind"
+            print(f"\n{name}, {kind}, real success\n{shown}")
     if figure:
         from envace_lite.experiments import plots
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from envace_lite.experiments.records import write_record
+from envace_lite.experiments.records import of_kind, write_record
 from envace_lite.experiments.tables import markdown
 from envace_lite.fidelity import probe_pairs
 from envace_lite.fidelity.measures import interval
@@ -132,17 +132,16 @@ def audit(policy: Policy, *, command: str, limit: int | None = None) -> dict[str
 
 def audit_table(records: Sequence[dict[str, Any]]) -> str:
     """Both answers as markdown, made from the record alone."""
-    for record in records:
-        if record.get("kind") == "audit":
-            rows = {}
-            for split, words in (("test", "test tasks"), ("held_out", "held-out tools")):
-                for kind, p in record["true_response"][split].items():
-                    counted = f"{p['value']:.3f} ({p['low']:.3f} to {p['high']:.3f})"
-                    rows[f"probability of the true response, {words}, {kind}"] = counted
-            for name, found in record["label"].items():
-                rows[f"reward still 1 with {name}"] = f"{found['reward stays 1']:,} of {found['tried']:,}"
-            made = record["label_calls"]
-            tasks = made["training tasks"]
-            rows["real calls that made the labels"] = f"{made['calls']:,} for {tasks:,} training tasks"
-            return markdown(pd.DataFrame({"counted": rows}).rename_axis("what"))
+    for record in of_kind("audit", records):
+        rows = {}
+        for split, words in (("test", "test tasks"), ("held_out", "held-out tools")):
+            for kind, p in record["true_response"][split].items():
+                counted = f"{p['value']:.3f} ({p['low']:.3f} to {p['high']:.3f})"
+                rows[f"probability of the true response, {words}, {kind}"] = counted
+        for name, found in record["label"].items():
+            rows[f"reward still 1 with {name}"] = f"{found['reward stays 1']:,} of {found['tried']:,}"
+        made = record["label_calls"]
+        tasks = made["training tasks"]
+        rows["real calls that made the labels"] = f"{made['calls']:,} for {tasks:,} training tasks"
+        return markdown(pd.DataFrame({"counted": rows}).rename_axis("what"))
     return ""

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from envace_lite.experiments.deliberate import BUDGETS, KINDS
+from envace_lite.experiments.records import of_kind
 from envace_lite.experiments.tables import markdown, with_interval
 from envace_lite.experiments.ways import CONTROLS, METHODS, WITHOUT_BUDGET
 from envace_lite.world import TRAP
@@ -22,10 +23,12 @@ AFTER = "world rehearsal"
 
 
 def curve(record: Mapping[str, Any], metric: str, *, split: str = "test", kind: str = "all") -> pd.DataFrame:
-    """One metric of a record: method, budget, tokens, value, low, high; a row a cell."""
+    """One metric of a record: method, budget, tokens, value, low, high; a row a cell that has such tasks."""
     rows = []
     for cell in record["cells"].values():
-        results = cell["results"][split][kind]
+        results = cell["results"][split].get(kind)
+        if results is None:  # no task of this kind
+            continue
         value, low, high = results[metric]
         tokens = results["tokens"][0]
         rows.append((cell["method"], cell["budget"], tokens, value, low, high))
@@ -123,9 +126,8 @@ def misled_table(records: Sequence[Mapping[str, Any]], budgets: Sequence[int] = 
 def _titled(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
     """Records of the study by the title of their policies."""
     titled: dict[str, list[Mapping[str, Any]]] = {}
-    for record in records:
-        if record.get("kind") == "deliberate":
-            titled.setdefault(record["title"], []).append(record)
+    for record in of_kind("deliberate", records):
+        titled.setdefault(record["title"], []).append(record)
     return titled
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import math
 import platform
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +17,38 @@ from typing import Any
 
 from envace_lite.model.checkpoint import replacing
 from envace_lite.world import paths
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of record: what it holds besides name, date, versions, command and seed."""
+
+    name: str
+    keys: tuple[str, ...]
+
+
+_STUDIED = ("title", "config", "totals")
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("pretrain", ("config", "curve", "seconds", "tokens")),
+        Kind("evaluate", ("title", "domains", "results", "probe")),
+        Kind("train", (*_STUDIED, "arm", "domains", "curve", "observed", "results", "probe")),
+        Kind("trap", (*_STUDIED, "cell", "dial", "results")),
+        Kind("demo", (*_STUDIED, "arm", "domains", "observed", "before", "after")),
+        Kind("deliberate", ("policy", "title", "domains", "config", "cells")),
+        Kind("ranks", ("domains", "tasks", "success", "kendall_tau")),
+        Kind("audit", ("config", "domains", "true_response", "label", "label_calls")),
+        Kind("bench", ("result",)),
+        Kind("notebooks", ("cores", "seconds")),
+        Kind("crowd", ("config", "cores", "load_before", "seconds")),
+        Kind("installs", ("run", "resolved")),
+        Kind("elsewhere", ("config", "cores", "processor", "settings")),
+        Kind("disturbed", ("config", "runs", "tests_passed", "cells")),
+        Kind("mutants", ("config", "files", "survivors", "minutes")),
+    )
+}
+"""Every kind that this project records; records of other kinds may lie among them."""
 
 
 class RecordError(ValueError):
@@ -74,6 +108,11 @@ def read_records(folder: Path | None = None) -> list[dict[str, Any]]:
     return [read_record(path) for path in record_files(folder).values()]
 
 
+def of_kind(kind: str, records: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """Those of some records that are of one kind (see `KINDS`)."""
+    return [record for record in records if record.get("kind") == KINDS[kind].name]
+
+
 def read_record(path: Path) -> dict[str, Any]:
     """One record.
 
@@ -84,6 +123,9 @@ def read_record(path: Path) -> dict[str, Any]:
         record = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(record, dict):
             raise ValueError("it is no JSON object")
+        kind = KINDS.get(record.get("kind", ""))
+        if missing := [key for key in (kind.keys if kind else ()) if key not in record]:
+            raise ValueError(f"one of the kind {record['kind']!r} has {', '.join(missing)}")
     except ValueError as error:
         raise RecordError(f"{path} is not a record ({error}); delete it and run its command again") from error
     return record

@@ -11,6 +11,7 @@ import pandas as pd
 from scipy.stats import t as student
 
 from envace_lite.experiments.arms import COUNTS, HEADLINE, load_records
+from envace_lite.experiments.records import of_kind
 from envace_lite.train import TrainConfig
 from envace_lite.world import DOMAINS
 
@@ -77,9 +78,8 @@ def markdown(frame: pd.DataFrame) -> str:
 def demo_table(records: Iterable[dict[str, Any]]) -> pd.DataFrame:
     """What the recorded demos brought: before, after and the change, one row a domain and metric."""
     demos: dict[str, list[dict[str, Any]]] = {}
-    for record in records:
-        if record.get("kind") == "demo":
-            demos.setdefault(f"{record['domains'][0]}, {record['config']['steps']} steps", []).append(record)
+    for record in of_kind("demo", records):
+        demos.setdefault(f"{record['domains'][0]}, {record['config']['steps']} steps", []).append(record)
     lines = []
     for title, runs in demos.items():
         for metric in HEADLINE:
@@ -212,11 +212,10 @@ def probe_tables(folder: Path | None = None) -> str:
 def ranks_table(records: Iterable[dict[str, Any]]) -> str:
     """How policies fare in the real world and in rehearsed ones, and Kendall's tau of the two orders, as markdown."""
     parts = []
-    for record in records:
-        if record.get("kind") == "ranks":
-            frame = pd.DataFrame(record["success"]).T.map("{:.3f}".format)
-            taus = {world: f"{tau:.2f}" for world, tau in record["kendall_tau"].items()}
-            frame.loc["Kendall's tau with the real order"] = {"real": "-", **taus}
-            names = {name: f"in the world of {name}" for name in record["kendall_tau"]}
-            parts.append(markdown(frame.rename(columns=names).rename_axis("policy")))
+    for record in of_kind("ranks", records):
+        frame = pd.DataFrame(record["success"]).T.map("{:.3f}".format)
+        taus = {world: f"{tau:.2f}" for world, tau in record["kendall_tau"].items()}
+        frame.loc["Kendall's tau with the real order"] = {"real": "-", **taus}
+        names = {name: f"in the world of {name}" for name in record["kendall_tau"]}
+        parts.append(markdown(frame.rename(columns=names).rename_axis("policy")))
     return "\n\n".join(parts)

@@ -18,7 +18,7 @@ import pandas as pd
 
 from envace_lite.evaluate import Report, evaluate
 from envace_lite.experiments.grounding import Grounding
-from envace_lite.experiments.records import write_record
+from envace_lite.experiments.records import of_kind, write_record
 from envace_lite.experiments.rewards import REWARDS
 from envace_lite.experiments.tables import markdown, with_interval
 from envace_lite.fidelity import missing_rules, probe_pairs, rules
@@ -198,7 +198,7 @@ def trap_table(records: Sequence[dict[str, Any]]) -> str:
     """The study as markdown, made from the records alone: means over the seeds with 95 % intervals."""
     lines: dict[str, dict[str, Any]] = {}
     for name, cell in CELLS.items():
-        runs = [r["results"] for r in records if r.get("kind") == "trap" and r["cell"] == name]
+        runs = [r["results"] for r in of_kind("trap", records) if r["cell"] == name]
         if runs:
             numbers = pd.DataFrame([outcome(results) for results in runs])
             lines[cell.title] = {"seeds": len(runs)}

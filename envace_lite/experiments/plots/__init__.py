@@ -16,6 +16,7 @@ from envace_lite.experiments.plots.probing import (
 )
 from envace_lite.experiments.plots.timing import speed
 from envace_lite.experiments.plots.training import arms, gap, progress
+from envace_lite.experiments.records import of_kind
 from envace_lite.world import DOMAINS
 
 DECIDED = "Real success and wrong writes over the tokens of each way of deciding, on instructions and goals"
@@ -30,14 +31,13 @@ def draw_all(records: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
     Returns:
         The paths of the figures that were drawn.
     """
-    runs = [r for r in records if r.get("kind") == "train" and len(r["domains"]) == len(DOMAINS)]
+    runs = [r for r in of_kind("train", records) if len(r["domains"]) == len(DOMAINS)]
     probed = [r for r in records if "probe" in r and len(r["domains"]) == len(DOMAINS)]
     rehearsed = [r for r in runs if r.get("arm") == "rehearsal"]
-    traps = [r for r in records if r.get("kind") == "trap"]
-    benches = [r["result"] for r in records if r.get("kind") == "bench" and "growth" in r["result"]]
+    traps = of_kind("trap", records)
+    benches = [r["result"] for r in of_kind("bench", records) if "growth" in r["result"]]
     decided = {
-        title: [r for r in records if r.get("kind") == "deliberate" and r["title"] == title]
-        for title in (AFTER, "base")
+        title: [r for r in of_kind("deliberate", records) if r["title"] == title] for title in (AFTER, "base")
     }
     wanted = [
         ("arms", runs, arms, "Real success, fidelity and optimism over the steps, by way of training"),
