@@ -156,6 +156,7 @@ class Chat:
         Raises:
             VocabularyError: naming the words that are not in the vocabulary.
         """
+        # The template ends with the header of whoever writes next; a tool's name makes it that of the rehearse role.
         text = self.tokenizer.apply_chat_template(
             list(messages),
             tools=list(tools),
@@ -174,6 +175,7 @@ class Chat:
         Raises:
             VocabularyError: a name is not in the vocabulary, or would then be there twice.
         """
+        # A record is one word, `o1:paid`, so a new name has to be put into each word that holds it.
         parts = {part for word in self.words for part in word.split(":")}
         missing = sorted(set(names) - parts)
         words = [":".join(names.get(part, part) for part in word.split(":")) for word in self.words]
@@ -188,6 +190,7 @@ class Chat:
 
         Headers (`<assistant>`, `<tool> NAME`), the system message, tool documentation and the user are `GIVEN`.
         """
+        # `header` counts the tokens of a header that are still to come: `<assistant>` is one, `<tool> NAME` are two.
         roles, role, header = [], GIVEN, 0
         for token in ids:
             if token in (self.assistant, self.tool):

@@ -85,6 +85,7 @@ class Decoder:
     def __init__(
         self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], copies: int, room: int, pad: int
     ):
+        # Prompts end in the last column, so that what is written next stands in the same column for all of them.
         ids, self.real = pad_left(prompts, pad)
         self.backbone, self.head = model.model, model.lm_head
         rows = torch.arange(len(prompts) * copies)
@@ -92,6 +93,7 @@ class Decoder:
         self.steps, self.room = 0, room
         self.layers = [_Layer(self.seats, room) for _ in range(model.config.num_hidden_layers)]
         self.cache = Cache(layers=self.layers)
+        # Padding takes no position: each prompt counts from 0, as it would alone.
         positions = (self.real.cumsum(1) - 1).clamp(min=0)
         states = self.backbone(ids, square_mask(self.real), positions, self.cache, use_cache=True)
         self.positions = positions[self.seats.family, -1:]
@@ -150,6 +152,8 @@ def sample(logits: Tensor, temperature: float, generator: torch.Generator | None
     if temperature == 0:
         tokens = log_p.argmax(-1)
     else:  # one random number a row; torch.multinomial draws one a word, and takes four times as long
+        # The words share a line of length one, each as much as it is likely; the word under a random point is drawn. By
+        # rounding the line is a little longer or shorter than one, so the point is scaled by its real length.
         below = log_p.exp().cumsum(-1)
         point = torch.rand(len(below), 1, generator=generator) * below[:, -1:]
         tokens = torch.searchsorted(below, point, right=True).squeeze(-1).clamp(max=below.shape[1] - 1)
@@ -171,6 +175,7 @@ def complete(
         For each prefix the message without `<end>`, and its log-probability.
     """
     chat = policy.chat
+    # Prefixes of similar length go together, so that little is padded; the results come back in their own order.
     order = sorted(range(len(prefixes)), key=lambda i: len(prefixes[i]))
     results: list[tuple[str, float]] = [("", 0.0)] * len(prefixes)
     model = policy.folded().model
@@ -184,6 +189,7 @@ def complete(
             for i, token, value in zip(rows, tokens.tolist(), log_p.tolist(), strict=True):
                 written[i].append(token)
                 total[i] += value
+            # A row that has ended its message leaves the cache at once.
             running = [row for row, i in enumerate(rows) if written[i][-1] != chat.end]
             if not running:
                 break

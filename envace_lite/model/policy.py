@@ -221,6 +221,7 @@ def _batches(families: Sequence[Family]) -> list[_Batch]:
     """
     ends = list(accumulate(sum(map(len, family.completions)) for family in families))
     where = [torch.arange(start, end) for start, end in pairwise([0, *ends])]
+    # From the shortest to the longest: families of one length need little padding within their batch.
     groups: list[list[int]] = [[]]
     for i in sorted(range(len(families)), key=lambda i: families[i].length):
         if sum(families[j].length for j in groups[-1]) >= TOKENS_AT_ONCE:
@@ -260,6 +261,7 @@ def new_policy(
         eos_token_id=chat.end,
         attn_implementation="sdpa",
     )
+    # Weights come from the seed, and torch's own random numbers go on as if nothing had been drawn.
     state = torch.random.get_rng_state()
     torch.manual_seed(seed)
     model = LlamaForCausalLM(config)
@@ -275,7 +277,7 @@ def _compose(embeddings: Tensor, chat: Chat) -> None:
     """
     for word, index in chat.index.items():
         parts = [chat.index[part] for part in word.split(":") if part in chat.index]
-        if len(parts) == 2:
+        if len(parts) == 2:  # the sum of two has the length of one after the division
             embeddings[index] = embeddings[parts].sum(0) / math.sqrt(2)
 
 
@@ -291,6 +293,7 @@ def load_policy(folder: Path | str) -> Policy:
         raise PolicyError(f"no policy in {folder} (config.json is missing); `envace pretrain` makes a base")
     try:
         chat = Chat(PreTrainedTokenizerFast.from_pretrained(folder))
+        # transformers would load weights of another vocabulary with a warning, and answer nonsense.
         size = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
         if size != len(chat.words):
             raise PolicyError(

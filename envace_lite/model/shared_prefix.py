@@ -60,6 +60,7 @@ class Seats:
         After one step the columns of the first family are `a b c r0 r1`: r0 sees 1 1 1 1 0 and r1 sees 1 1 1 0 1. The
         second one is padded on the left, `- d e r2 --`: r2 sees 0 1 1 1 0.
         """
+        # All rows of a family see the same prompt; of the later columns each row sees those of its own place.
         prompt = real[:, None].expand(-1, self.places, -1)
         own = torch.eye(self.places, dtype=torch.bool).repeat(1, steps).expand(len(real), -1, -1)
         return torch.cat([prompt, own], dim=2)[:, None]
@@ -163,8 +164,10 @@ def family_attention(
     """
     if branches is not None:
         return branches.attend(query, key, value, kwargs.get("scaling")), None
+    # A prompt that is read for the first time has neither: it is an ordinary batch.
     if seats is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+    # The queries of a family's rows stand side by side, so its cache is read once for all of them.
     grid = seats.seat(query, len(key))
     mixed, _ = sdpa_attention_forward(module, grid, key, value, attention_mask, **kwargs)
     return mixed[seats.family, seats.place][:, None], None
