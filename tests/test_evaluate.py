@@ -14,6 +14,7 @@ from envace_lite.fidelity import by_depth
 from envace_lite.fidelity.measures import interval
 from envace_lite.fidelity.pairs import GROUNDINGS
 from envace_lite.model.policy import Policy
+from envace_lite.rollout import rollout
 from envace_lite.world import Task
 from envace_lite.world.tools import parse_calls
 from helpers import carried_out, find_task, planned_calls, scripted, splits
@@ -243,6 +244,22 @@ def test_an_episode_of_ones_own_is_made_again_on_the_real_environment(lessons: L
     (row,) = rehearsed_alone(scripted((task, told)), [task]).itertuples()
     assert not row.rehearsed_success
     assert not row.wm2real
+
+
+@pytest.mark.any_tokens
+def test_both_worlds_are_decoded_greedily(
+    tiny: Policy, lessons: Lessons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the gap between them would be one of luck."""
+    asked = []
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        asked.append(options.get("temperature"))
+        return rollout(*arguments, **options)
+
+    monkeypatch.setattr("envace_lite.evaluate.rollout", watched)
+    evaluate(tiny, [task for task, _ in lessons])
+    assert asked == [0.0, 0.0]
 
 
 def test_ranks_agree_in_a_world_that_is_real(lessons: Lessons) -> None:
