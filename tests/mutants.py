@@ -40,7 +40,7 @@ TESTS = {
     "rehearsal/gate.py": ["test_gate.py"],
 }
 """The files that are mutated, each with the tests that are to notice."""
-PER_FILE = 30
+PER_FILE = 20
 """Mutants drawn of each file."""
 SECONDS = 120
 """A test run that takes longer is taken for an endless one."""

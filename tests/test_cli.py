@@ -24,7 +24,7 @@ from envace_lite import paths
 from envace_lite.evaluate import METRICS
 from envace_lite.experiments import arms
 from envace_lite.experiments.arms import ARMS
-from envace_lite.experiments.records import write_record
+from envace_lite.experiments.records import KINDS, write_record
 from envace_lite.model.chat import build_tokenizer, vocabulary
 from envace_lite.model.policy import Policy, load_policy, new_policy
 from envace_lite.pretraining import imitate
@@ -36,6 +36,12 @@ from programs import APPS, COMMANDS, PROGRAM_OF
 
 Lessons = list[tuple[Task, list[dict[str, Any]]]]
 SHIPPED = paths.DATA / "tasks"
+
+
+def blank(kind: str, **known: Any) -> dict[str, Any]:
+    """A record of a kind with nothing in it but what is given."""
+    empty: dict[str, Any] = {key: {} for key in KINDS[kind].keys}
+    return {"kind": kind, **empty, "arm": "", **known}
 
 
 @dataclass
@@ -215,8 +221,8 @@ def test_a_study_in_which_a_run_fails(envace: Envace, monkeypatch: pytest.Monkey
 
 
 def test_a_study_runs_what_is_missing(envace: Envace, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_record("rehearsal-7steps-0", {"kind": "train"})
-    write_record("execute-0", {"kind": "train"})  # of more steps: it is another run
+    write_record("rehearsal-7steps-0", blank("train"))
+    write_record("execute-0", blank("train"))  # of more steps: it is another run
     started = []
 
     def pretend(command: list[str], **_: Any) -> Mock:
@@ -417,7 +423,7 @@ def test_records_that_cannot_be_written(envace: Envace, folder: Path) -> None:
 def test_a_figure_that_cannot_be_written(envace: Envace, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     observed = [{"step": 0, "real_success": 0.1, "fidelity": 0.1, "optimism": 0.1}]
-    write_record("a-0", {"kind": "train", "title": "a", "domains": list(DOMAINS), "observed": observed})
+    write_record("a-0", blank("train", title="a", domains=list(DOMAINS), observed=observed))
     is_one_line(envace("report", "--figures", tmp_path / "file" / "new"), str(tmp_path / "file"))
 
 
@@ -593,7 +599,7 @@ def test_the_tables_of_a_text_are_filled(envace: Envace, tmp_path: Path) -> None
     path = tmp_path / "text.md"
     path.write_text("before\n<!-- ranks:START -->\nold\n<!-- ranks:END -->\nafter\n", encoding="utf-8")
     success = {"mine": {"real": 0.5, "mine": 0.25}}
-    write_record("ranks", {"kind": "ranks", "success": success, "kendall_tau": {"mine": 1.0}})
+    write_record("ranks", blank("ranks", success=success, kendall_tau={"mine": 1.0}))
     assert envace("report", "--write", path).code == 0
     written = path.read_text(encoding="utf-8")
     assert written.startswith("before\n<!-- ranks:START -->\n| policy | real | in the world of mine |")

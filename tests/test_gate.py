@@ -177,22 +177,6 @@ def test_a_rehearser_cannot_call_the_session() -> None:
     assert session.log == []
 
 
-LIGHT = """
-import sys, types
-package = types.ModuleType("envace_lite")  # the front door opens on every floor, torch's too
-package.__path__ = [sys.argv[1]]
-sys.modules["envace_lite"] = package
-from envace_lite.rehearsal import Gate
-from envace_lite.tools import ToolResponse
-gate = Gate({"refund": lambda order: order}, lambda call: ToolResponse({}, None, {}), writes={"refund"})
-assert gate("refund", order="o1")[1] == "o1"
-print([name for name in ("torch", "peft", "pandas", "matplotlib") if name in sys.modules])
-"""
-
-
-@pytest.mark.skipif(
-    Version(transformers.__version__) < Version("5.24"), reason="older transformers load torch themselves"
-)
 def test_a_rule_cannot_call_the_session() -> None:
     """It decides on what was rehearsed. While it does, the session is guarded, and stays as it is."""
     session = open_session(find_task("retail", "reach", "calls:1"))
@@ -209,6 +193,22 @@ def test_a_rule_cannot_call_the_session() -> None:
     assert session.log == []
 
 
+LIGHT = """
+import sys, types
+package = types.ModuleType("envace_lite")  # the front door opens on every floor, torch's too
+package.__path__ = [sys.argv[1]]
+sys.modules["envace_lite"] = package
+from envace_lite.rehearsal import Gate
+from envace_lite.world.tools import ToolResponse
+gate = Gate({"refund": lambda order: order}, lambda call: ToolResponse({}, None, {}), writes={"refund"})
+assert gate("refund", order="o1")[1] == "o1"
+print([name for name in ("torch", "peft", "pandas", "matplotlib") if name in sys.modules])
+"""
+
+
+@pytest.mark.skipif(
+    Version(transformers.__version__) < Version("5.24"), reason="older transformers load torch themselves"
+)
 def test_the_gate_needs_no_torch() -> None:
     folder = Path(envace_lite.__file__).parent
     command = [sys.executable, "-c", LIGHT, str(folder)]

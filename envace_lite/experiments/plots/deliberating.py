@@ -74,7 +74,7 @@ def _panel(axes: Axes, frame: pd.DataFrame) -> None:
         axes.errorbar(
             points.tokens,
             points.value,
-            yerr=[side.clip(lower=0).to_numpy() for side in spread],
+            yerr=[side.clip(lower=0).tolist() for side in spread],
             color=colour,
             marker=marker,
             linestyle="none" if method in WITHOUT_BUDGET else "--" if method in CONTROLS else "-",
