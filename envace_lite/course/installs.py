@@ -208,7 +208,8 @@ def installs_table(records: Iterable[Mapping[str, Any]]) -> str:
 
 
 def settings_table(records: Iterable[Mapping[str, Any]]) -> str:
-    """Under which settings of the processor the tests and notebooks were run, as markdown."""
+    """Under which settings of each kind of processor the tests and notebooks were run, as markdown."""
+    tables = []
     for record in of_kind("elsewhere", records):
         rows = {}
         for name, entry in record["settings"].items():
@@ -219,5 +220,6 @@ def settings_table(records: Iterable[Mapping[str, Any]]) -> str:
                 "computes alike": "; ".join(f"`{n}`" if "=" in n else n for n in entry["alike"]) or "-",
             }
         frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis("setting")
-        return f"{record['date']}, {record['processor']}, torch {record['versions']['torch']}:\n\n{markdown(frame)}"
-    return ""
+        where = f"{record['date']}, {record['processor']}, torch {record['versions']['torch']}"
+        tables.append(f"{where}:\n\n{markdown(frame)}")
+    return "\n\n".join(tables)

@@ -229,14 +229,15 @@ def run(settings: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, Any]]:
 
 
 def save(settings: Mapping[str, Any], command: str) -> Path:
-    """Write the record `elsewhere`."""
+    """Write the record `elsewhere-PROCESSOR`, one for each kind of processor."""
     import torch
 
     from envace_lite.experiments.records import write_record
 
     about = {"kind": "elsewhere", "command": command, "seed": 0, "config": SETTINGS, "cores": os.cpu_count()}
-    processor = f"{platform.machine()} with {torch.backends.cpu.get_cpu_capability()}"
-    return write_record("elsewhere", {**about, "processor": processor, "settings": settings})
+    able = torch.backends.cpu.get_cpu_capability()
+    about["processor"] = f"{platform.machine()} with {able}"
+    return write_record(f"elsewhere-{able.lower()}", {**about, "settings": settings})
 
 
 def disturbances(count: int) -> dict[str, dict[str, str]]:
