@@ -376,3 +376,22 @@ def test_what_was_tried_covers_what_the_project_promises() -> None:
     assert set(listed.split()[2:]) == set(record["resolved"])
     for entry in [*record["run"].values(), *record["resolved"].values()]:
         assert list(entry["versions"]) == installs.names()
+
+
+def test_each_kind_of_processor_has_its_settings() -> None:
+    entry = {"passed": 3, "failed": 1, "seconds": 90.0, "alike": ["two threads", "A=b"]}
+    records = [
+        {
+            "kind": "elsewhere",
+            "date": "2030-01-02",
+            "processor": f"x86_64 with {able}",
+            "versions": {"torch": "2.0"},
+            "settings": {"C=d": entry, "as it is": {**entry, "alike": []}},
+        }
+        for able in ("AVX2", "AVX512")
+    ]
+    first, second = installs.settings_table(records).split("2030-01-02, ")[1:]
+    assert first.startswith("x86_64 with AVX2, torch 2.0:\n\n| setting | passed | failed |")
+    assert "| `C=d` | 3 | 1 | 1.5 | two threads; `A=b` |" in first
+    assert "| as it is | 3 | 1 | 1.5 | - |" in second
+    assert installs.settings_table([]) == ""
