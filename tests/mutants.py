@@ -74,6 +74,10 @@ LISTED = {
 EQUIVALENT = {
     "rollout.py: 0.8 becomes 1.8: 0.8": "rows that are done leave the cache sooner: slower, the same tokens",
     "evaluate.py: 1000 becomes 1001: 1000": "one resample more or less of the bootstrap",
+    "train.py: 1000003 becomes 1000004: 1000003": "another constant that keeps the seeds of two runs' steps apart",
+    "train.py: the statement goes: bar.set_postfix({name: f'{row[name]:.2f}' for name in ('reward', 'info": (
+        "what the progress bar shows"
+    ),
 }
 """Mutants that behave as the original does, by file and change, with the reason."""
 

@@ -247,6 +247,14 @@ def test_an_episode_of_ones_own_is_made_again_on_the_real_environment(lessons: L
 
 
 @pytest.mark.any_tokens
+def test_the_probe_of_an_evaluation_has_a_seed(tiny: Policy, lessons: Lessons) -> None:
+    """The same one for everyone who names none, so that two evaluations can be set side by side."""
+    tasks = [task for task, _ in lessons]
+    usual, same, other = (evaluate(tiny, tasks, **seed).pairs.call for seed in ({}, {"seed": 0}, {"seed": 1}))
+    assert list(usual) == list(same) != list(other)
+
+
+@pytest.mark.any_tokens
 def test_both_worlds_are_decoded_greedily(
     tiny: Policy, lessons: Lessons, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ from envace_lite.fidelity import (
     same_decisions,
 )
 from envace_lite.fidelity import report as fidelity_report
+from envace_lite.fidelity.measures import counts, ratio
 from envace_lite.model.policy import Policy
 from envace_lite.world import Domain, Task
 from envace_lite.world.families import MONTH_LENGTHS
@@ -363,3 +364,19 @@ def test_the_whole_report(apt: Policy, lessons: Lessons) -> None:
 
 def _bins(record: dict[str, Any]) -> list[list[float]]:
     return record["reliability"]
+
+
+def test_the_agreement_of_changed_records() -> None:
+    """Twice the common ones over all: 2 * 2 / (2 + 3)."""
+    frame = pd.DataFrame({"task": ["a"], "changed_real": [2], "changed_rehearsed": [3], "changed_both": [2]})
+    assert ratio(counts(frame, "state_f1")) == pytest.approx(4 / 5)
+
+
+def test_the_rules_of_a_pair_are_told_side_by_side() -> None:
+    pairs = probe_pairs([find_task("retail", "error", "instructions")])
+    (error,) = [i for i, pair in enumerate(pairs) if pair.real.error][:1]
+    (success,) = [i for i, pair in enumerate(pairs) if not pair.real.error][:1]
+    for answer in ("funds", None):
+        frame = compare(pairs, [ToolResponse({}, answer, {})] * len(pairs))
+        assert (frame.rule[error], frame.rule[success]) == (pairs[error].real.error, "")
+        assert set(frame.rehearsed_rule) == {answer or ""}

@@ -91,6 +91,21 @@ def test_a_person_is_asked(agrees: bool) -> None:
     assert decision.action == ("commit" if agrees else "ask")
 
 
+@pytest.mark.parametrize(
+    ("call", "kinds"),
+    [
+        (("look", "o1"), ["imagined act", "committed act", "committed real"]),
+        (("refund", "o4"), ["imagined act", "imagined rehearse", "committed act", "committed real"]),
+        (("refund", "o1"), ["imagined act", "imagined rehearse"]),
+    ],
+)
+def test_the_ledger_holds_every_message(call: tuple[str, str], kinds: list[str]) -> None:
+    gate = Shop().gate()
+    gate(call[0], order=call[1])
+    assert [f"{entry.kind} {entry.role}" for entry in gate.ledger] == kinds
+    assert {entry.text for entry in gate.ledger if entry.role == "act"} == {" ".join(call)}
+
+
 def test_nobody_is_asked_about_a_call_that_should_be_refused() -> None:
     """Approval must not commit it: a person is only asked where the decision is `ask`."""
     shop, asked = Shop(), list[Decision]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -486,6 +487,12 @@ def test_metrics_of_known_rollouts(tasks: list[Task]) -> None:
         "length_rehearse": 5.0,
     }
     assert {name: row[name] for name in expected} == pytest.approx(expected)
+
+
+def test_the_seconds_of_a_run_are_its_own(apt: Policy, tasks: list[Task]) -> None:
+    begin = time.perf_counter()
+    _, log = train(copied(apt), tasks, replace(SMALL, steps=1))
+    assert 0 < log.totals["seconds"] < time.perf_counter() - begin
 
 
 def test_a_log_can_be_shown(apt: Policy, tasks: list[Task]) -> None:
