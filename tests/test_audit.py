@@ -88,3 +88,19 @@ def test_the_record_and_its_table(tiny: Policy, monkeypatch: pytest.MonkeyPatch,
     assert "| reward still 1 with verdict turned round | 0 of " in table
     assert f"for {4 * 3} training tasks |" in table
     assert audit_table([]) == ""
+
+
+def test_the_texts_say_what_the_record_says() -> None:
+    record = json.loads((paths.SHIPPED_RUNS / "audit.json").read_text(encoding="utf-8"))
+    calls = f"{record['label_calls']['calls']:,}"
+    untrue = f"{sum(record['label'][name]['tried'] for name in CHANGES[:2]):,}"
+    turned = f"{record['label']['verdict turned round']['tried']:,}"
+    probability = f"{record['true_response']['test']['error']['value']:.3f}"
+    for name, words in (
+        ("README.md", calls),
+        ("notebooks/00_start_here.ipynb", calls),
+        ("notebooks/03_task_success_trains_both.ipynb", f"in each of {untrue} tries"),
+        ("notebooks/03_task_success_trains_both.ipynb", f"in each of {turned} "),
+        ("data/base/README.md", f"a probability of {probability}"),
+    ):
+        assert words in (paths.ROOT / name).read_text(encoding="utf-8").replace('\\n",\n    "', " "), name

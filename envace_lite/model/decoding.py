@@ -75,7 +75,7 @@ class Decoder:
     """Next-token logits of one model for a batch of rows that advance together.
 
     Args:
-        model: the plain model (see `Policy.sampler`).
+        model: the plain model (see `Policy.folded`).
         prompts: token ids; each is read once.
         copies: rows that start from each prompt.
         room: most tokens that will follow.
