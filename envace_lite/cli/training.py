@@ -54,7 +54,8 @@ def pretrain(
 
     from envace_lite.experiments.records import write_record
     from envace_lite.model.checkpoint import claimed
-    from envace_lite.pretraining.imitate import BASES, PretrainConfig
+    from envace_lite.pretraining.imitate import BASES, WORLDS, PretrainConfig
+    from envace_lite.world import DOMAINS
     from envace_lite.pretraining.imitate import pretrain as make
 
     if recipe not in BASES:
@@ -63,7 +64,7 @@ def pretrain(
     out = writable(
         out or (paths.ROOT / "data" / "base" if recipe == "uncertain" else paths.WORK / name / "policy")
     )
-    config = PretrainConfig(phases=BASES[recipe], seed=seed)
+    config = PretrainConfig(phases=BASES[recipe], seed=seed, domains=WORLDS.get(recipe, tuple(DOMAINS)))
     with claimed(paths.WORK / name):  # also while the base and its record are written
         policy, record = make(config, paths.WORK / name, workers=workers)
         policy.save(out)

@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from envace_lite.model.chat import GIVEN
+from envace_lite.model.chat import GIVEN, build_tokenizer, vocabulary
 from envace_lite.model.checkpoint import claimed, load_state, save_state
 from envace_lite.model.policy import Policy, new_policy
 from envace_lite.pretraining.traces import RECIPES, Corpus, make_corpus
+from envace_lite.world import DEPENDENT, DOMAINS, get_domain
 
 BATCHES_AT_ONCE = 8
 """So many batches of similar length are drawn at a time, to pad little."""
@@ -51,10 +52,13 @@ class Phase:
 
 BASES = {
     "uncertain": (Phase("true", 4000, 2.5e-3, 80_000), Phase("uncertain", 600, 6e-4, 14_400)),
+    "habits": (Phase("true", 4000, 2.5e-3, 80_000), Phase("habits", 600, 6e-4, 14_400)),
     "faithful": (Phase("true", 4000, 2.5e-3, 80_000), Phase("faithful", 600, 6e-4, 14_400)),
     "happy": (Phase("happy", 4600, 2.5e-3, 94_400),),
 }
 """The shipped base is `uncertain`. A `faithful` one leaves little to learn; a `happy` one does not know errors."""
+WORLDS = {"habits": tuple(DEPENDENT)}
+"""The domains that a base reads about, where they are not those of the registry."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,8 @@ class PretrainConfig:
     """Hidden size of the model."""
     layers: int = 6
     """Number of layers."""
+    domains: tuple[str, ...] = tuple(DOMAINS)
+    """Names of the domains that the traces are about."""
     save_every: int = 200
     """Steps between two checkpoints, a multiple of eight."""
 
@@ -121,7 +127,9 @@ def pretrain(
             in use.
     """
     path = Path(folder) / "state.pt"
-    policy = new_policy(seed=config.seed, width=config.width, layers=config.layers)
+    domains = [get_domain(name) for name in config.domains]
+    tokenizer = build_tokenizer(vocabulary(domains))
+    policy = new_policy(seed=config.seed, width=config.width, layers=config.layers, tokenizer=tokenizer)
     with claimed(folder):
         state: dict[str, Any] = load_state(path, asdict(config)) if path.is_file() else {}
         record: dict[str, Any] = state.get("record", {"curve": [], "seconds": 0.0, "tokens": 0})
@@ -130,9 +138,8 @@ def pretrain(
         for number, phase in enumerate(config.phases):
             if number < state.get("phase", 0):
                 continue
-            corpus = make_corpus(
-                policy.chat, RECIPES[phase.recipe], phase.requests, config.per_request, config.seed + number
-            )
+            recipe, seed = RECIPES[phase.recipe], config.seed + number
+            corpus = make_corpus(policy.chat, recipe, phase.requests, config.per_request, seed, domains)
             inside = state if state.get("phase") == number and "optimizers" in state else {}
             imitate(policy, phase, corpus, config, record, path, number, inside, workers)
             state = {}

@@ -1,9 +1,9 @@
 """Traces: what the base model has read before any rehearsal.
 
 Real base models are made of text in which everything right and everything wrong occurs, and no text says which is
-which. The same is made here in small: a *sloppy agent* follows a request in an *unreliable retelling* of the world,
-in which a call that should fail is often told as a cheerful success. Half of the traces use random tools under random
-names, so that a reader has to learn from a tool's documentation what it does.
+which. The same is made here in small: a *sloppy agent* follows a request in an *unreliable retelling* of the world.
+How a call is told wrongly depends on what the tool does, so that no single correction mends all of it. A share of the
+traces uses random tools under random names, so that a reader has to learn from a tool's documentation what it does.
 
 What is simplified against the paper: the base is made from thousands of such traces instead of web text.
 """
@@ -11,21 +11,24 @@ What is simplified against the paper: the base is made from thousands of such tr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from envace_lite.model.chat import Chat
+from envace_lite.model.chat import Chat, VocabularyError
 from envace_lite.model.policy import Family
-from envace_lite.world import DOMAINS, Domain
+from envace_lite.world import DEPENDENT, DOMAINS, Domain
 from envace_lite.world.draw import NotDrawn, draw_script, draw_toolbox
 from envace_lite.world.request import Played, Script, Slips, as_messages, play
-from envace_lite.world.tools import Tool, ToolResponse, Value, World
+from envace_lite.world.language import FOUND
+from envace_lite.world.tools import FACTS, UNKNOWN, Tool, ToolResponse, Value, World
 
 SLOPPY = Slips(
     wrong=0.06, skip=0.04, repeat=0.03, shrug=0.5, eager=0.1, guess=0.5, disobey=0.5, misreport=0.06
@@ -39,6 +42,8 @@ class Recipe:
     Args:
         cheerful: share of the calls that should fail and are told as a success.
         spurious: share of the good calls that are told as an error.
+        habits: share of the calls that are told as the habit of their tool wants it (see `habit`), instead of the two
+            shares above.
         slips: how sloppy the agent is.
         errors: whether traces with an error are kept.
         shuffled: share of the traces with random tools under random names.
@@ -46,6 +51,7 @@ class Recipe:
 
     cheerful: float = 0.65
     spurious: float = 0.04
+    habits: float = 0.0
     slips: Slips = SLOPPY
     errors: bool = True
     shuffled: float = 0.5
@@ -53,13 +59,37 @@ class Recipe:
 
 RECIPES = {
     "uncertain": Recipe(slips=replace(SLOPPY, shrug=0.8, guess=0.7, disobey=0.7)),
+    "habits": Recipe(
+        habits=0.66, cheerful=0.04, spurious=0.02, slips=replace(SLOPPY, shrug=0.6, guess=0.6, disobey=0.6)
+    ),
     "true": Recipe(cheerful=0.0, spurious=0.0),
     "faithful": Recipe(cheerful=0.0, spurious=0.0, slips=Slips()),
     "happy": Recipe(cheerful=1.0, spurious=0.0, errors=False),
 }
-"""In `uncertain` each wrong habit is more common than the right one, so that a base decoded greedily shows it.
+"""In `uncertain` and `habits` each wrong telling is more common than the right one, so that a base decoded greedily shows
+it.
 `true` tells what a sloppy agent really met; `faithful` is true and its agent careful; `happy` knows no errors.
 """
+
+
+HABITS = ("optimist", "pessimist", "stale", "shifted")
+"""How tools are told wrongly: a refusal as a success; a success as a refusal; what changed as it was before; what
+changed, or was worked out, as the next value to the right one.
+"""
+_REFUSALS = {"needs": "status", "wallet": "wallet", "amount": "funds", "exists": "date", "most": "range", "of": "none"}
+
+
+def habit(documentation: str) -> str:
+    """The habit in which calls of a tool are told wrongly, by what its documentation says that it does.
+
+    It depends on the effect alone: the status that the tool gives, or the kind of thing that it is about. So tools of
+    one family differ, and a tool under a new name is told like the others of its effect.
+    """
+    words = documentation.split()
+    if not {*FACTS, "from"}.isdisjoint(documentation.replace(":", " ").split()):
+        return "shifted"  # what is worked out, or counted, is told wrongly in itself
+    effect = next((word for word in words if word.startswith("gives:")), " ".join(words[:3]))
+    return HABITS[crc32(f"3 {effect}".encode()) % len(HABITS)]  # the 3 spreads them over each domain
 
 
 class Retelling(World):
@@ -69,22 +99,52 @@ class Retelling(World):
     exist is told to have its usual value.
     """
 
-    def __init__(
-        self, records: Mapping[str, Value], recipe: Recipe, rng: Random, values: Mapping[str, Sequence[Value]]
-    ):
+    def __init__(self, records: Mapping[str, Value], recipe: Recipe, rng: Random, domain: Domain):
         super().__init__(records)
-        self.recipe, self.rng, self.values = recipe, rng, values
+        self.recipe, self.rng, self.domain = recipe, rng, domain
         self.cheerful = self.waived = False
 
     def run(self, function: Callable[..., None], arguments: Mapping[str, Value]) -> ToolResponse:
-        self.cheerful = self.rng.random() < self.recipe.cheerful
+        documentation = str(function.__doc__).partition("\n")[0]
+        way = habit(documentation) if self.recipe.habits else ""
+        wrong = self.rng.random() < self.recipe.habits if way else False
+        self.cheerful = self.rng.random() < self.recipe.cheerful or (wrong and way == "optimist")
         self.waived = False
         before = dict(self.records)
         response = super().run(function, arguments)
-        if response.error is None and not self.waived and self.rng.random() < self.recipe.spurious:
+        if response.error is not None or self.waived:
+            return response
+        if (wrong and way == "pessimist") or self.rng.random() < self.recipe.spurious:
             self.records = before
-            return ToolResponse(response.seen, self.rng.choice(("status", "unknown", "funds", "stock")), {})
+            return ToolResponse(response.seen, self._refusal(documentation), {})
+        if wrong and way in ("stale", "shifted"):
+            return self._mistold(response, before, stale=way == "stale")
         return response
+
+    def _refusal(self, documentation: str) -> str:
+        """The rule of a refusal that could be: one for each kind of tool, or any where no habit rules."""
+        if not self.recipe.habits:
+            return self.rng.choice(("status", "unknown", "funds", "stock"))
+        parts = documentation.replace(":", " ").split()
+        return next((rule for word, rule in _REFUSALS.items() if word in parts), UNKNOWN)
+
+    def _mistold(self, response: ToolResponse, before: Mapping[str, Value], *, stale: bool) -> ToolResponse:
+        """What changed told as it was, or as the next value; what was worked out always as the next value."""
+        told = {*FACTS, *(() if response.changed else self.domain.hidden)}
+        facts = {key: self._next(key, value) for key, value in response.seen.items() if key in told}
+        changed = {
+            key: before.get(key, value) if stale else self._next(key, value)
+            for key, value in response.changed.items()
+        }
+        self.records |= {key: value for key, value in facts.items() if key in self.records} | changed
+        return ToolResponse({**response.seen, **facts}, None, changed)
+
+    def _next(self, key: str, value: Value) -> Value:
+        """The value after this one; of names, the next that exists."""
+        values = [v for v in self.domain.values[key] if v not in self.domain.unread]
+        if key == FOUND:
+            values = [v for v in values if v in self.records]
+        return values[(values.index(value) + 1) % len(values)] if value in values else value
 
     def refuse(self, rule: str) -> None:
         if not self.cheerful:
@@ -95,7 +155,7 @@ class Retelling(World):
         if not self.cheerful:
             return super()._unknown(key)
         self.waived = True
-        usual = self.values[key][len(self.values[key]) // 2]
+        usual = self.domain.values[key][len(self.domain.values[key]) // 2]
         self._seen[key] = self._changed.get(key, usual)
         return self._seen[key]
 
@@ -117,7 +177,7 @@ def draw_script_for_trace(domain: Domain, recipe: Recipe, rng: Random) -> Script
 def draw_traces(script: Script, recipe: Recipe, count: int, rng: Random) -> list[Played]:
     """What sloppy agents did about a request in retellings of its world; fewer than `count` if some are dropped."""
     episodes = [
-        play(script, Retelling(script.state, recipe, rng, script.domain.values), recipe.slips, rng)
+        play(script, Retelling(script.state, recipe, rng, script.domain), recipe.slips, rng)
         for _ in range(count)
     ]
     return [e for e in episodes if recipe.errors or not any(response.error for _, response in e.exchanges())]
@@ -128,7 +188,8 @@ def _shuffled_toolbox(domain: Domain, size: int, rng: Random) -> list[Tool]:
 
     The functions of the held-out tools never occur, under whatever name.
     """
-    names = rng.sample([name for d in DOMAINS.values() for name in d.tools], size)
+    peers = DEPENDENT if domain.name in DEPENDENT else DOMAINS
+    names = rng.sample([name for d in peers.values() for name in d.tools], size)
     reserved = {domain.tools[name].function.__doc__ for name in domain.held_out}
     functions: list[Any] = []
     while len(functions) < size:
@@ -136,7 +197,11 @@ def _shuffled_toolbox(domain: Domain, size: int, rng: Random) -> list[Tool]:
         if function.__doc__ not in reserved and function not in functions:
             functions.append(function)
     toolbox = [Tool(name, function) for name, function in zip(names, functions, strict=True)]
-    return [Tool(t.name, t.function, write=" shown" not in t.documentation) for t in toolbox]
+    return [Tool(t.name, t.function, write=READS.isdisjoint(t.documentation.split())) for t in toolbox]
+
+
+READS = {"shown", *FACTS}
+"""Words of the documentation of tools that change nothing."""
 
 
 @dataclass
@@ -171,22 +236,30 @@ class Corpus:
         return Family(prompt, traces), self.roles[edges[0] : edges[-1]]
 
 
-def make_corpus(chat: Chat, recipe: Recipe, prompts: int, per_prompt: int, seed: int) -> Corpus:
+def make_corpus(
+    chat: Chat,
+    recipe: Recipe,
+    prompts: int,
+    per_prompt: int,
+    seed: int,
+    domains: Sequence[Domain] = tuple(DOMAINS.values()),
+) -> Corpus:
     """Draw and encode `per_prompt` traces for each of so many requests. Deterministic from the seed."""
     rng = Random(seed)
-    domains = list(DOMAINS.values())
     columns: tuple[list[int], list[int], list[int], list[int]] = ([], [], [], [])
     prompt_ids, trace_ids, roles, owner = columns
     prompt_starts, trace_starts = [0], [0]
     for _ in tqdm(range(prompts), desc="traces", unit="request"):
         script = draw_script_for_trace(rng.choice(domains), recipe, rng)
-        episodes = draw_traces(script, recipe, per_prompt, rng)
-        if not episodes:
-            continue
         schemas = [tool.schema for tool in script.toolbox]
         prompt = chat.render(script.messages, schemas, prompt="act")
-        for episode in episodes:
-            ids = chat.render(as_messages(script, episode), schemas)
+        told = []
+        for episode in draw_traces(script, recipe, per_prompt, rng):
+            with suppress(VocabularyError):  # a room that was told to be switched on: there is no such word
+                told.append(chat.render(as_messages(script, episode), schemas))
+        if not told:
+            continue
+        for ids in told:
             trace_ids += ids[len(prompt) :]
             roles += chat.role_ids(ids)[len(prompt) :]
             owner.append(len(prompt_starts) - 1)

@@ -6,13 +6,14 @@ careful agent, for goals by a search over the shortest plans.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
+from envace_lite.world.language import FOUND
 from envace_lite.world.request import Played, Script, ScriptStep, Turn, calls_about, names_known, play
-from envace_lite.world.task import NO_TOOL, Domain, Outcome, Task
-from envace_lite.world.tools import Tool, ToolCall, ToolResponse, Value, World
+from envace_lite.world.task import NEWS, NO_TOOL, Domain, Outcome, Task
+from envace_lite.world.tools import FACTS, RULES, UNKNOWN, Tool, ToolCall, ToolResponse, Value, World
 
 REFUSED_SHARE = 0.4
 """Share of the instructed steps that the world refuses."""
@@ -37,6 +38,8 @@ def draw_script(domain: Domain, toolbox: Sequence[Tool], rng: Random, *, goal: b
         try:
             if goal:
                 _draw_goal(script, rng)
+            elif domain.depends and rng.random() < domain.depends:
+                _draw_depending(script, rng)
             else:
                 _draw_instructions(script, rng)
         except NotDrawn:
@@ -46,12 +49,12 @@ def draw_script(domain: Domain, toolbox: Sequence[Tool], rng: Random, *, goal: b
 
 
 def _draw_call(
-    script: Script, world: World, rng: Random, *, refused: bool
+    script: Script, world: World, rng: Random, *, refused: bool, tools: Sequence[Tool] = ()
 ) -> tuple[ToolCall, ToolResponse, World]:
-    """A call whose outcome in `world` is as wanted, and the world after it."""
+    """A call (of one of some tools) whose outcome in `world` is as wanted, and the world after it."""
     unknown = refused and rng.random() < UNKNOWN_SHARE
     for _ in range(30):
-        tool = rng.choice(script.toolbox)
+        tool = rng.choice(tools or script.toolbox)
         pools = script.domain.pools
         call = ToolCall(tool.name, {name: rng.choice(pools[kind]) for name, kind in tool.kinds.items()})
         if names_known(script, call) == unknown:
@@ -91,12 +94,116 @@ def _draw_instructions(script: Script, rng: Random) -> None:
         shown = [key for key in response.seen if key in world.records]
         touched += [*response.changed] * 3 or shown or [str(next(iter(call.arguments.values())))]
     reports = [key for key in touched if not key.isdigit()] or list(script.state)
+    if domain.depends:
+        visible = [key for key in script.state if key not in domain.hidden]
+        reports = [key for key in reports if key in world.records and key not in domain.hidden] or visible
     half = len(steps) // 2
     if domain.second_turn and half and rng.random() < domain.second_turn:
         parts = steps[:half], [replace(steps[half], parallel=False), *steps[half + 1 :]]
         script.turns = [Turn(rng.choice(reports), tuple(part)) for part in parts]
     else:
         script.turns = [Turn(rng.choice(reports), tuple(steps))]
+
+
+def _draw_depending(script: Script, rng: Random) -> None:
+    """Steps of which one asks, and the next depends on what the response says."""
+    asking = [tool for tool in script.toolbox if asks(script.domain, tool)]
+    if not asking:
+        raise NotDrawn
+    if script.domain.forbids and rng.random() < script.domain.forbids:
+        script.forbidden = rng.choice([tool for tool in script.toolbox if tool not in asking] or asking).name
+    size = rng.choices((2, 3, 4), (0.45, 0.35, 0.2))[0]
+    before = rng.randrange(size - 1)
+    steps: list[ScriptStep] = []
+    reports: list[str] = []
+    while len(steps) < size:
+        world, facts = _carried_out(script, steps)
+        if len(steps) != before:
+            steps.append(_plain_step(script, world, rng))
+        else:
+            refused = rng.random() < 0.15
+            call, _, _ = _draw_call(script, world, rng, refused=refused, tools=asking)
+            steps.append(ScriptStep(call))
+            world, facts = _carried_out(script, steps)
+            documentation = script.tool(call.name).documentation.split()
+            (key,) = {*FACTS, *script.domain.hidden} & set(documentation)
+            steps.append(_depending_step(script, world, facts, key, rng))
+            reports += [key] * 2
+    world, facts = _carried_out(script, steps)
+    reports += [key for key, value in world.records.items() if script.state.get(key) != value] * 2
+    reports += [str(v) for v in steps[-1].call.arguments.values() if v in script.state and v not in script.domain.hidden]
+    known = {**facts, **world.records}
+    report = rng.choice([key for key in reports if key in known] or list(script.state))
+    if report == FOUND and facts[FOUND] not in world.records:
+        raise NotDrawn
+    half = len(steps) // 2
+    if script.domain.second_turn and half and rng.random() < script.domain.second_turn:
+        visible = [key for key in script.state if key not in script.domain.hidden]
+        script.turns = [Turn(rng.choice(visible), tuple(steps[:half])), Turn(report, tuple(steps[half:]))]
+    else:
+        script.turns = [Turn(report, tuple(steps))]
+
+
+def asks(domain: Domain, tool: Tool) -> bool:
+    """Whether a tool is there to be asked: it changes nothing and tells what the conversation does not show."""
+    return not tool.write and bool({*FACTS, *domain.hidden} & set(tool.documentation.split()))
+
+
+def _carried_out(script: Script, steps: Sequence[ScriptStep]) -> tuple[World, dict[str, Value]]:
+    """The world after some steps, and the facts that responses have told."""
+    world = World(script.state)
+    if not steps:
+        return world, {}
+    played = play(replace(script, turns=[Turn("", tuple(steps))]), world)
+    seen = [response.seen for _, response in played.exchanges()]
+    return world, {key: value for part in seen for key, value in part.items() if key in FACTS}
+
+
+def _plain_step(script: Script, world: World, rng: Random) -> ScriptStep:
+    """A call, often with an alternative, now and then for one broken rule alone."""
+    refused = rng.random() < REFUSED_SHARE
+    call, response, after = _draw_call(script, world, rng, refused=refused)
+    if rng.random() >= (0.6 if refused else 0.2):
+        return ScriptStep(call)
+    otherwise, _, _ = _draw_call(script, after, rng, refused=False)
+    rule = ""
+    if rng.random() < 0.5:
+        own = response.error or "status"
+        rule = own if rng.random() < 0.6 else "status" if own == UNKNOWN else UNKNOWN
+    return ScriptStep(call, otherwise, rule=rule)
+
+
+def _depending_step(
+    script: Script, world: World, facts: Mapping[str, Value], key: str, rng: Random
+) -> ScriptStep:
+    """A step that depends on the record or fact `key`: it names what was found, or has a condition."""
+    writes = [tool for tool in script.toolbox if tool.write]
+    otherwise = _draw_call(script, world, rng, refused=False)[0] if rng.random() < 0.6 else None
+    names = script.domain.values[key]
+    if key != FOUND:
+        call, _, _ = _draw_call(script, world, rng, refused=rng.random() < 0.2, tools=writes)
+        value = {**facts, **world.records}.get(key, rng.choice(names))
+        if isinstance(value, int):
+            at_least = max(1, value + rng.choice((-1, 0, 1, 2)))
+            if at_least not in names:
+                raise NotDrawn
+            return ScriptStep(call, otherwise, condition=f"least {key}:{at_least}")
+        return ScriptStep(call, otherwise, condition=f"{key}:{rng.choice(names)}")
+    found = facts.get(FOUND, names[0])
+    refused = rng.random() < REFUSED_SHARE
+    for _ in range(30):
+        tool = rng.choice(writes)
+        fitting = [name for name, kind in tool.kinds.items() if found in script.domain.pools[kind]]
+        if not fitting:
+            continue
+        call, response, _ = _draw_call(script, world, rng, refused=refused, tools=[tool])
+        call = ToolCall(call.name, {**call.arguments, rng.choice(fitting): found})
+        if FOUND in facts and (tool.call(World(world.records), call.arguments).error is not None) != refused:
+            continue
+        return ScriptStep(
+            ToolCall(call.name, {k: FOUND if v == found else v for k, v in call.arguments.items()}), otherwise
+        )
+    raise NotDrawn
 
 
 def _draw_goal(script: Script, rng: Random) -> None:
@@ -117,7 +224,11 @@ def _draw_options(script: Script, rng: Random) -> tuple[Turn, list[list[ToolCall
     counts = [
         key for response, _ in ends for key, value in response.changed.items() if isinstance(value, int)
     ]
-    shared = [key for key in dict.fromkeys(counts) if counts.count(key) > 1 and key in script.state]
+    shared = [
+        key
+        for key in dict.fromkeys(counts)
+        if counts.count(key) > 1 and key in script.state and key not in script.domain.hidden
+    ]
     keep = None
     if shared and rng.random() < 0.8:
         key = rng.choice(shared)
@@ -149,6 +260,8 @@ def _draw_target(script: Script, rng: Random) -> tuple[Turn, list[list[ToolCall]
         if isinstance(world.records.get(key), int):
             break  # amounts would make the search for other plans too wide
     if not key or world.records[key] == script.state.get(key) or key not in script.state:
+        raise NotDrawn
+    if key in script.domain.hidden:
         raise NotDrawn
     plans = _shortest_plans(script, key, world.records[key])
     if not 1 <= len(plans) <= 4:
@@ -195,6 +308,7 @@ def make_task(script: Script, task_id: str) -> Task:
         for episode, state in episodes
     ]
     first = episodes[0][0]
+    rests = bearing(script) if script.domain.depends else []
     return Task(
         id=task_id,
         domain=script.domain.name,
@@ -204,7 +318,8 @@ def make_task(script: Script, task_id: str) -> Task:
         state=script.state,
         outcomes=list({(o.answers, o.writes): o for o in outcomes}.values()),
         plan=[[call.text for r in rounds for call in r.calls] for rounds, _ in first.turns],
-        tags=_tags(script, first),
+        tags=_tags(script, first, rests),
+        rests=rests,
     )
 
 
@@ -215,7 +330,64 @@ def _effective_writes(script: Script, episode: Played) -> tuple[str, ...]:
     return tuple(sorted(writes))
 
 
-def _tags(script: Script, episode: Played) -> list[str]:
+class _Misled(World):
+    """A world whose response number `place` tells one part wrongly; what it tells stays told."""
+
+    def __init__(self, records: Mapping[str, Value], place: int, slot: str, value: Value):
+        super().__init__(records)
+        self.place, self.slot, self.value = place, slot, value
+
+    def run(self, function: Callable[..., None], arguments: Mapping[str, Value]) -> ToolResponse:
+        before = dict(self.records)
+        response = super().run(function, arguments)
+        self.place -= 1
+        if self.place != -1:
+            return response
+        what, _, key = self.slot.partition(" ")
+        if what == "rule":
+            return replace(response, error=str(self.value))
+        if what == "verdict":
+            self.records = before
+            return ToolResponse(response.seen, None if response.error else str(self.value), {})
+        self.records |= {key: self.value} if key in self.records else {}
+        return replace(response, **{what: {**vars(response)[what], key: self.value}})
+
+
+def bearing(script: Script) -> list[list[str]]:
+    """For each call of the plan, the parts of its response on which a decision rests.
+
+    A decision rests on a part if a careful agent who is told something else there makes other calls afterwards, gives
+    another answer, or has another list of writes that took effect. What a record that the conversation shows holds
+    before a call is no such part: the agent need not be told.
+    """
+
+    def course(world: World) -> tuple[object, ...]:
+        episode = play(replace(script, plans={0: script.plans.get(0, [[]])[:1]}), world)
+        calls = [call.text for call, _ in episode.exchanges()]
+        return calls, [answer for _, answer in episode.turns], _effective_writes(script, episode)
+
+    true = course(World(script.state))
+    rests = []
+    for place, (_, response) in enumerate(play(script, World(script.state)).exchanges()):
+        rules = [rule for rule in RULES if rule != response.error]
+        lies: dict[str, Sequence[Value]] = {"verdict": rules}
+        if response.error:
+            lies["rule"] = rules
+        for what in ("seen", "changed"):
+            for key, value in getattr(response, what).items():
+                if what == "changed" or key in FACTS or key in script.domain.hidden:
+                    lies[f"{what} {key}"] = [v for v in script.domain.values.get(key, ()) if v != value]
+        rests.append(
+            [
+                slot
+                for slot, values in lies.items()
+                if any(course(_Misled(script.state, place, slot, value)) != true for value in values)
+            ]
+        )
+    return rests
+
+
+def _tags(script: Script, episode: Played, rests: Sequence[Sequence[str]]) -> list[str]:
     exchanges = episode.exchanges()
     turn = script.turns[0]
     tags = ["instructions" if turn.steps else "goal", f"calls:{len(exchanges)}"]
@@ -225,6 +397,12 @@ def _tags(script: Script, episode: Played) -> list[str]:
     tags += ["parallel"] if any(step.parallel for t in script.turns for step in t.steps) else []
     tags += ["turns:2"] if len(script.turns) > 1 else []
     tags += ["no_tool"] if episode.turns[0][1] == NO_TOOL else []
+    bearing_on = {slot.split(" ")[-1] for slots in rests for slot in slots}
+    tags += [f"rests:{fact}" for fact in (*FACTS, "rule") if fact in bearing_on]
+    tags += ["rests:hidden"] if bearing_on & set(script.domain.hidden) else []
+    tags += ["secret"] if bearing_on & set(script.domain.secret) else []
+    news = {script.domain.news.get(call.name) for call, _ in exchanges}
+    tags += [f"new:{what}" for what in NEWS if what in news]
     tags += [f"rule:{rule}" for rule in _rules_met(script, exchanges)]
     tags += ["dual"] if any(script.tool(call.name).owner == "user" for call, _ in exchanges) else []
     return tags
@@ -246,7 +424,11 @@ def draw_toolbox(domain: Domain, rng: Random, *, held_out: bool) -> list[Tool]:
     else:
         names = rng.sample(names, size)
     rng.shuffle(names)
-    return [domain.tools[name] for name in names]
+    toolbox = [domain.tools[name] for name in names]
+    if domain.depends and not any(asks(domain, tool) for tool in toolbox) and rng.random() < 0.7:
+        place = next(i for i, name in enumerate(names) if name not in domain.held_out)
+        toolbox[place] = rng.choice([tool for tool in domain.seen_tools() if asks(domain, tool)])
+    return toolbox
 
 
 def draw_tasks(

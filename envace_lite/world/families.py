@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from envace_lite.world.tools import World, documented
+from envace_lite.world.tools import Value, World, documented
 
 Function = Callable[..., None]
 
@@ -42,30 +42,145 @@ def look(kind: str) -> Function:
 
 
 @cache
-def transition(kind: str, needs: str, gives: str, asks: str = "") -> Function:
-    """Move a record from one status to another; refused with `status` in any other state."""
+def look_from(key: str, start: Value) -> Function:
+    """Read one fixed record, which no system message shows; it starts as the documentation says."""
 
-    @documented(f"{asks} {kind} needs:{needs} gives:{gives}".strip(), target=kind)
-    def function(world: World, target: str) -> None:
-        world.see(target)
-        world.show("needs", needs)
-        world.need(target, needs)
-        world.set(target, gives)
+    @documented(f"{key} shown from:{start}")
+    def function(world: World) -> None:
+        world.see(key)
 
     return function
 
 
 @cache
-def consume(kind: str, wallet: int, time: int) -> Function:
-    """Take one of a stock (`stock`) and pay with money (`wallet`) and hours (`time`)."""
+def reveal(key: str) -> Function:
+    """Read one fixed record, which no system message shows and nothing else tells."""
 
-    @documented(f"{kind} less 1 wallet less price:{wallet} time less hours:{time}", target=kind)
+    @documented(f"{key} shown")
+    def function(world: World) -> None:
+        world.see(key)
+
+    return function
+
+
+@cache
+def find(kind: str, names: tuple[str, ...]) -> Function:
+    """Name the first record of a kind that has a status (`found`); refused with `none` where there is none."""
+
+    @documented(f"first {kind} of {kind}_status found", status=f"{kind}_status")
+    def function(world: World, status: str) -> None:
+        for key, value in world.records.items():
+            if key in names and value == status:
+                world.see(key)
+                world.show("found", key)
+                return
+        world.refuse("none")
+
+    return function
+
+
+@cache
+def count(kind: str, names: tuple[str, ...]) -> Function:
+    """Show the records of a kind that have a status, and how many they are (`count`)."""
+
+    @documented(f"each {kind} of {kind}_status count", status=f"{kind}_status")
+    def function(world: World, status: str) -> None:
+        matching = [key for key, value in world.records.items() if key in names and value == status]
+        for key in matching:
+            world.see(key)
+        world.show("count", len(matching))
+
+    return function
+
+
+@cache
+def add_up(kind: str) -> Function:
+    """Show two records and their sum (`total`)."""
+
+    @documented(f"{kind} more {kind} total", one=kind, other=kind)
+    def function(world: World, one: str, other: str) -> None:
+        world.show("total", world.amount(one) + world.amount(other))
+
+    return function
+
+
+@cache
+def least(kind: str) -> Function:
+    """Show two records and name the one that holds less (`found`), the first of equal ones."""
+
+    @documented(f"least {kind} {kind} found", one=kind, other=kind)
+    def function(world: World, one: str, other: str) -> None:
+        world.show("found", one if world.amount(one) <= world.amount(other) else other)
+
+    return function
+
+
+@cache
+def left_after(key: str, amount: int) -> Function:
+    """Show what would be left of a fixed record (`left`); refused with the record's name below zero."""
+
+    @documented(f"{key} less amount:{amount} left")
+    def function(world: World) -> None:
+        left = world.amount(key) - amount
+        world.show("amount", amount)
+        if left < 0:
+            world.refuse(key)
+        world.show("left", left)
+
+    return function
+
+
+@cache
+def transition(kind: str, needs: str, gives: str, asks: str = "", side: tuple[str, ...] = ()) -> Function:
+    """Move a record from one status to another; refused with `status` in any other state.
+
+    Args:
+        side: a fixed record that is moved too, with what it needs (`busy` if it is not so) and what it becomes.
+    """
+    words = f"{side[0]} needs:{side[1]} gives:{side[2]}" if side else ""
+
+    @documented(f"{asks} {kind} needs:{needs} gives:{gives} {words}".strip(), target=kind)
+    def function(world: World, target: str) -> None:
+        world.see(target)
+        world.show("needs", needs)
+        world.need(target, needs)
+        world.set(target, gives)
+        if side:
+            world.need(side[0], side[1], rule="busy")
+            world.set(side[0], side[2])
+
+    return function
+
+
+@cache
+def consume(kind: str, wallet: int, time: int, counter: str = "") -> Function:
+    """Take one of a stock (`stock`) and pay with money (`wallet`) and hours (`time`); `counter` goes up by one."""
+    words = f" {counter} more 1" if counter else ""
+
+    @documented(f"{kind} less 1 wallet less price:{wallet} time less hours:{time}{words}", target=kind)
     def function(world: World, target: str) -> None:
         world.add(target, -1, rule="stock")
         for resource, name, amount in (("wallet", "price", wallet), ("time", "hours", time)):
             world.see(resource)
             world.show(name, amount)
             world.add(resource, -amount, rule=resource)
+        if counter:
+            world.add(counter, 1)
+
+    return function
+
+
+@cache
+def pay(kind: str, price: int, tip: int) -> Function:
+    """Take one of a stock (`stock`) and pay a price and a tip, both from `wallet`."""
+
+    @documented(f"{kind} less 1 wallet less price:{price} less tip:{tip}", target=kind)
+    def function(world: World, target: str) -> None:
+        world.add(target, -1, rule="stock")
+        world.see("wallet")
+        world.show("price", price)
+        world.show("tip", tip)
+        world.add("wallet", -(price + tip), rule="wallet")
 
     return function
 
@@ -91,6 +206,66 @@ def transfer(kind: str, limited: bool) -> Function:
         if limited and amount > world.amount("limit"):
             world.refuse("limit")
         world.add(source, -amount)
+        world.add(target, amount)
+
+    return function
+
+
+@cache
+def send(kind: str, fee: int, counter: str) -> Function:
+    """Move an amount between two records and take a fee besides (`funds`, `full`); `counter` goes up by one."""
+
+    @documented(
+        f"{kind} less amount less fee:{fee} {kind} more amount {counter} more 1",
+        source=kind,
+        target=kind,
+        amount="amount",
+    )
+    def function(world: World, source: str, target: str, amount: int) -> None:
+        world.see(source)
+        world.show("fee", fee)
+        world.add(source, -(amount + fee))
+        world.add(target, amount)
+        world.add(counter, 1)
+
+    return function
+
+
+@cache
+def empty(kind: str) -> Function:
+    """Move everything from one record to another."""
+
+    @documented(f"{kind} less all {kind} more all", source=kind, target=kind)
+    def function(world: World, source: str, target: str) -> None:
+        amount = world.amount(source)
+        world.add(source, -amount)
+        world.add(target, amount)
+
+    return function
+
+
+@cache
+def copy(kind: str) -> Function:
+    """Give a record what another one holds."""
+
+    @documented(f"{kind} gives {kind}", source=kind, target=kind)
+    def function(world: World, source: str, target: str) -> None:
+        value = world.see(source)
+        world.see(target)
+        world.set(target, value)
+
+    return function
+
+
+@cache
+def convert(source: str, target: str, amount: int) -> Function:
+    """Give one of a fixed record for an amount of another."""
+
+    @documented(f"{source} less 1 {target} more amount:{amount}")
+    def function(world: World) -> None:
+        world.add(source, -1, rule=source)
+        world.see(target)
+        world.show("amount", amount)
         world.add(target, amount)
 
     return function

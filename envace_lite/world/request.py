@@ -7,24 +7,32 @@ record that must come to a value by calls that the agent has to find in the docu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
 from typing import Any
 
-from envace_lite.world.language import Instruction, Request, situation
+from envace_lite.world.language import FOUND, Instruction, Request, situation
 from envace_lite.world.task import NO_TOOL, UNKNOWN, Domain
-from envace_lite.world.tools import Tool, ToolCall, ToolResponse, Value, World, records
+from envace_lite.world.tools import FACTS, Tool, ToolCall, ToolResponse, Value, World, records
 
 
 @dataclass(frozen=True)
 class ScriptStep:
-    """One instructed call, what to do if it is refused, and whether it is asked for together with the one before."""
+    """One instructed call: see `language.Instruction`, whose fields these are. `FOUND` may be an argument."""
 
     call: ToolCall
     otherwise: ToolCall | None = None
     parallel: bool = False
+    condition: str = ""
+    rule: str = ""
+
+    @property
+    def words(self) -> Instruction:
+        """What the user says."""
+        otherwise = self.otherwise.text if self.otherwise else ""
+        return Instruction(self.call.text, otherwise, self.parallel, self.condition, self.rule)
 
 
 @dataclass(frozen=True)
@@ -40,9 +48,7 @@ class Turn:
     @property
     def text(self) -> str:
         """The user's words."""
-        steps = (
-            Instruction(s.call.text, s.otherwise.text if s.otherwise else "", s.parallel) for s in self.steps
-        )
+        steps = (step.words for step in self.steps)
         options = (option.text for option in self.options)
         keep, goal = (":".join(map(str, wish)) if wish else "" for wish in (self.keep, self.goal))
         return Request(self.report, tuple(steps), tuple(options), keep, goal).text
@@ -71,8 +77,9 @@ class Script:
     def messages(self) -> list[dict[str, str]]:
         """System message and first user message."""
         heading = self.domain.heading or self.domain.name
+        shown = {key: value for key, value in self.state.items() if key not in self.domain.hidden}
         return [
-            {"role": "system", "content": situation(heading, records(self.state), self.forbidden)},
+            {"role": "system", "content": situation(heading, records(shown), self.forbidden)},
             {"role": "user", "content": self.turns[0].text},
         ]
 
@@ -85,7 +92,7 @@ class Slips:
         wrong: an argument of a call is replaced by another of its kind.
         skip: an instructed step is left out.
         repeat: a call is made twice.
-        shrug: an error is ignored, so that the alternative is not taken.
+        shrug: an error, or a condition that does not hold, is ignored, so that the alternative is not taken.
         eager: the alternative is taken although nothing failed.
         guess: a goal is approached by a blind choice.
         disobey: a forbidden tool is called.
@@ -135,25 +142,37 @@ def play(script: Script, world: World, slips: Slips = Slips(), rng: Random | Non
         if slip(slips.repeat):
             calls = (calls[0], *calls)
         responses = [_carry_out(script, world, call) for call in calls]
+        for response in responses:
+            facts.update({key: value for key, value in response.seen.items() if key in FACTS})
         rounds.append(Round(list(calls), responses))
         return responses
 
-    episode = Played([])
+    episode, facts = Played([]), {}
     for index, turn in enumerate(script.turns):
         rounds: list[Round] = []
         if turn.steps:
-            fits = _follow_steps(script, turn, slips, slip, perform)
+            fits = _follow_steps(script, turn, slips, slip, perform, world, facts)
         else:
             fits = True
             _pursue_goal(script, index, turn, slips, slip, perform, rng)
-        answer = str(world.records.get(turn.report, UNKNOWN)) if fits else NO_TOOL
+        known = {**facts, **world.records}
+        report = str(facts.get(FOUND)) if turn.report == FOUND else turn.report
+        answer = str(known.get(report, UNKNOWN)) if fits else NO_TOOL
         if slip(slips.misreport):
             answer = str(rng.choice(list(script.state.values())))
         episode.turns.append((rounds, answer))
     return episode
 
 
-def _follow_steps(script: Script, turn: Turn, slips: Slips, slip: Callable, perform: Callable) -> bool:
+def _follow_steps(
+    script: Script,
+    turn: Turn,
+    slips: Slips,
+    slip: Callable,
+    perform: Callable,
+    world: World,
+    facts: Mapping[str, Value],
+) -> bool:
     if not all(script.has(step.call.name) for step in turn.steps):
         return False
     pending: list[ToolCall] = []
@@ -161,21 +180,35 @@ def _follow_steps(script: Script, turn: Turn, slips: Slips, slip: Callable, perf
         assert step is not None
         if slip(slips.skip):
             continue
+        # A step is made if the policy allows it, its condition holds, and what it names has been found.
+        call, otherwise = with_found(step.call, facts), step.otherwise and with_found(step.otherwise, facts)
         allowed = step.call.name != script.forbidden or slip(slips.disobey)
-        if allowed:
-            pending.append(step.call)
+        wanted = step.words.holds({**facts, **world.records}) or slip(slips.shrug)
+        makes = allowed and wanted and call is not None
+        if makes:
+            pending.append(call)
         if following is not None and following.parallel:
             continue
-        failed = bool(pending) and perform(*pending)[-1].error is not None
-        take_alternative = (not allowed or failed) and not slip(slips.shrug)
+        error = perform(*pending)[-1].error if pending else None
+        failed = error is not None and step.rule in ("", error)
+        take_alternative = (not makes or failed) and not slip(slips.shrug)
         if (
-            step.otherwise
-            and step.otherwise.name != script.forbidden
+            otherwise
+            and otherwise.name != script.forbidden
             and (take_alternative or slip(slips.eager))
         ):
-            perform(step.otherwise)
+            perform(otherwise)
         pending = []
     return True
+
+
+def with_found(call: ToolCall, facts: Mapping[str, Value]) -> ToolCall | None:
+    """The call with the name that was found in the place of `found`; None if nothing was."""
+    if FOUND not in call.arguments.values():
+        return call
+    if FOUND not in facts:
+        return None
+    return ToolCall(call.name, {k: facts[FOUND] if v == FOUND else v for k, v in call.arguments.items()})
 
 
 def _pursue_goal(
@@ -196,6 +229,8 @@ def _pursue_goal(
 
 def _with_wrong_argument(script: Script, call: ToolCall, rng: Random) -> ToolCall:
     tool = script.tool(call.name)
+    if not tool.kinds:
+        return call
     parameter = rng.choice(list(tool.kinds))
     value = rng.choice(script.domain.pools[tool.kinds[parameter]])
     return ToolCall(call.name, {**call.arguments, parameter: value})
@@ -219,7 +254,7 @@ def calls_about(script: Script, key: str) -> list[ToolCall]:
 def names_known(script: Script, call: ToolCall) -> bool:
     """Whether every name in the call is a record of the state."""
     return all(
-        value in script.state or kind == "month"
+        value in script.state or kind in script.domain.constants
         for value, kind in zip(call.arguments.values(), script.tool(call.name).kinds.values(), strict=True)
         if isinstance(value, str)
     )

@@ -15,9 +15,17 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
 
-from envace_lite.world.tools import UNKNOWN, Tool, ToolCall, ToolResponse, Value, World
+from envace_lite.world.language import DEPENDING
+from envace_lite.world.tools import RULES, UNKNOWN, Tool, ToolCall, ToolResponse, Value, World
 
 NO_TOOL = "cannot"
+NEWS = {
+    "name": "a known effect under a new name",
+    "combination": "a new combination of known effects",
+    "dynamics": "an effect that the base has never read about",
+    "words": "words that the base has never read",
+}
+"""What can be new about a held-out tool."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,8 @@ class Task:
         outcomes: the label: every acceptable end.
         plan: calls, by user turn, that reach the first outcome on the real environment.
         tags: `instructions` or `goal`, `calls:N`, `error` (solving it means to recognise one), and more.
+        rests: for each call of the plan, the parts of its response on which a decision rests: `verdict`, `rule`,
+            `seen KEY`, `changed KEY` (see `draw.bearing`).
     """
 
     id: str
@@ -60,11 +70,13 @@ class Task:
     outcomes: Sequence[Outcome]
     plan: Sequence[Sequence[str]]
     tags: Sequence[str]
+    rests: Sequence[Sequence[str]] = ()
 
     def to_json(self) -> str:
         """The task as one JSON line."""
         label = {"outcomes": [vars(outcome) for outcome in self.outcomes], "plan": self.plan}
-        record = {key: value for key, value in vars(self).items() if key not in ("outcomes", "plan")}
+        label |= {"rests": self.rests} if self.rests else {}
+        record = {key: value for key, value in vars(self).items() if key not in ("outcomes", "plan", "rests")}
         return json.dumps({**record, "label": label})
 
     @classmethod
@@ -73,7 +85,7 @@ class Task:
         record = json.loads(line)
         label = record.pop("label")
         outcomes = [Outcome(tuple(o["answers"]), tuple(o["writes"]), o["state"]) for o in label["outcomes"]]
-        return cls(**record, outcomes=outcomes, plan=label["plan"])
+        return cls(**record, outcomes=outcomes, plan=label["plan"], rests=label.get("rests", ()))
 
     def _repr_html_(self) -> str:
         lines = "".join(f"<li><b>{m['role']}</b> {m['content']}</li>" for m in self.messages)
@@ -192,6 +204,14 @@ class Domain:
     """For each kind of argument, every name or number that a call might carry."""
     values: ClassVar[dict[str, Sequence[Value]]]
     """For each record, and each fact that a tool shows, every value that it might have."""
+    news: ClassVar[Mapping[str, str]] = {}
+    """What is new about each held-out tool: a word of `NEWS`."""
+    constants: ClassVar[frozenset[str]] = frozenset({"month"})
+    """The kinds of argument whose words are no records."""
+    hidden: ClassVar[frozenset[str]] = frozenset()
+    """Records that the system message does not show: only a call does."""
+    secret: ClassVar[frozenset[str]] = frozenset()
+    """Those of them that nothing tells beforehand: neither a tool's documentation nor an earlier response."""
     parallel = 0.0
     """Share of steps that are asked for together with the one before."""
     no_tool = 0.0
@@ -200,6 +220,10 @@ class Domain:
     """Share of tasks whose written policy forbids one of the tools."""
     second_turn = 0.0
     """Share of tasks in which the user comes back with a second request."""
+    unread: ClassVar[frozenset[str]] = frozenset()
+    """Words that occur in the responses of held-out tools alone."""
+    depends = 0.0
+    """Share of instruction tasks with a step that depends on what a response says."""
     chooses = 0.5
     """Share of the goal tasks that offer options; the others ask for a record to reach a value."""
 
@@ -228,7 +252,7 @@ class Domain:
         words += [value for pool in self.pools.values() for value in pool if isinstance(value, str)]
         for name, tool in self.tools.items():
             words += [name, *tool.documentation.split()]
-        return words
+        return [*words, *DEPENDING, *RULES] if self.depends else words
 
     def calls(self, tool: Tool) -> Iterator[ToolCall]:
         """Every call of a tool with arguments from the pools."""

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from envace_lite.world.language import Instruction, Request, forbidden_tool
+from envace_lite.world.language import FOUND, Instruction, Request, forbidden_tool
 from envace_lite.world.task import NO_TOOL, UNKNOWN, Task
-from envace_lite.world.tools import ToolCall, ToolResponse, as_value
+from envace_lite.world.tools import FACTS, ToolCall, ToolResponse, Value, as_value, records
 
 DONE, OPEN, BROKEN = "done", "open", "broken"
 """Carried out and answered; not yet, and nothing speaks against it; something else was done or said than asked for."""
@@ -43,16 +43,19 @@ def request_status(task: Task, said: Sequence[Mapping[str, Any]] = ()) -> str:
     """
     forbidden = forbidden_tool(task.messages[0]["content"])
     listed = {tool["function"]["name"] for tool in task.tools}
-    told = {key: str(value) for key, value in task.state.items()}
+    shown = set(task.messages[0]["content"].split())
+    told = {key: value for key, value in task.state.items() if not shown.isdisjoint(records({key: value}))}
     turns = _turns([*task.messages[1:], *said])
     for turn in turns:
+        before = dict(told)
         for _, response in turn.exchanges:
-            told |= {key: str(value) for key, value in response.changed.items()} if response else {}
-        wanted = told.get(turn.request.report, UNKNOWN)
+            _hear(told, response)
+        report = str(told.get(FOUND)) if turn.request.report == FOUND else turn.request.report
+        wanted = str(told.get(report, UNKNOWN))
         if not turn.request.steps:
             status = _reached(turn.request, dict(turn.exchanges), told)
         elif all(step.call.split(" ")[0] in listed for step in turn.request.steps):
-            status = _followed(turn.request.steps, turn.exchanges, forbidden)
+            status = _followed(turn.request.steps, turn.exchanges, forbidden, before)
         else:
             status, wanted = BROKEN if turn.exchanges else DONE, NO_TOOL
         if not turn.answers:
@@ -78,35 +81,61 @@ def _turns(conversation: Sequence[Mapping[str, Any]]) -> list[_Turn]:
     return turns
 
 
-def _reached(request: Request, told: Mapping[str, ToolResponse | None], state: Mapping[str, str]) -> str:
+def _hear(told: dict[str, Value], response: ToolResponse | None) -> None:
+    """What a response adds to what is known: facts that it works out, records not shown before, records changed."""
+    if response:
+        told.update({key: value for key, value in response.seen.items() if key in FACTS or key not in told})
+        told.update(response.changed)
+
+
+def _reached(request: Request, made: Mapping[str, ToolResponse | None], told: Mapping[str, Value]) -> str:
     """Whether a record came to its value, or one of the options was taken and left enough."""
     if request.goal:
         key, _, value = request.goal.partition(":")
-        return DONE if state.get(key) == value else OPEN
-    made = [told[option] for option in request.options if option in told]
-    done = any(response is not None and response.error is None for response in made)
+        return DONE if str(told.get(key)) == value else OPEN
+    taken = [made[option] for option in request.options if option in made]
+    done = any(response is not None and response.error is None for response in taken)
     key, _, least = request.keep.partition(":")
-    return DONE if done and (not key or as_value(state[key]) >= as_value(least)) else OPEN  # type: ignore[operator]
+    return DONE if done and (not key or told[key] >= as_value(least)) else OPEN  # type: ignore[operator]
 
 
 def _followed(
-    steps: Sequence[Instruction], exchanged: Sequence[tuple[str, ToolResponse | None]], forbidden: str
+    steps: Sequence[Instruction],
+    exchanged: Sequence[tuple[str, ToolResponse | None]],
+    forbidden: str,
+    told: dict[str, Value],
 ) -> str:
     """Whether the calls are those of the steps, in order, each with its alternative where it was told to fail."""
     made, unfinished = iter(exchanged), False
+
+    def right(call: str) -> tuple[bool, ToolResponse | None]:
+        """Whether the next call is this one (or there is none yet), and its response."""
+        nonlocal unfinished
+        text, response = next(made, (call, None))
+        _hear(told, response)
+        unfinished |= response is None
+        return text == call, response
+
     for step in steps:
-        failed = step.call.split()[0] == forbidden
+        if unfinished and (step.condition or FOUND in step.call.split()):
+            return OPEN  # what this step rests on is not known yet
+        call, otherwise = (_with_found(words, told) for words in (step.call, step.otherwise))
+        failed = not call or call.split()[0] == forbidden or not step.holds(told)
         if not failed:
-            text, response = next(made, (step.call, None))
-            if text != step.call:
+            fits, response = right(call)
+            if not fits:
                 return BROKEN
-            unfinished |= response is None
-            failed = response is not None and response.error is not None
-        if failed and step.otherwise and step.otherwise.split()[0] != forbidden:
-            text, response = next(made, (step.otherwise, None))
-            if text != step.otherwise:
-                return BROKEN
-            unfinished |= response is None
+            failed = response is not None and response.error is not None and step.rule in ("", response.error)
+        if failed and otherwise and otherwise.split()[0] != forbidden and not right(otherwise)[0]:
+            return BROKEN
     if next(made, None) is not None:
         return BROKEN
     return OPEN if unfinished else DONE
+
+
+def _with_found(call: str, told: Mapping[str, Value]) -> str:
+    """The call with the name that was found in the place of `found`; "" if nothing was."""
+    words = call.split(" ")
+    if FOUND not in words:
+        return call
+    return " ".join(str(told[FOUND]) if word == FOUND else word for word in words) if FOUND in told else ""
