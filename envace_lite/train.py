@@ -36,8 +36,8 @@ from envace_lite.world import Task
 
 EvalCallback = Callable[[int, Policy, Sequence[Trajectory]], dict[str, float]]
 """An eval callback: looks on from outside after a step, and returns what goes into the log. It feeds nothing back."""
-ExtraLoss = Callable[[Policy, int], None]
-"""Adds to the gradients of a policy in the update of a step (from 0), after those of world rehearsal."""
+ExtraLoss = Callable[[Policy, int, Sequence[Trajectory]], None]
+"""Adds to the gradients of a policy in the update of a step (from 0), after those of its rollouts."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def train(
             trajectories, rewards = collect(trained, tasks, config, step, responder, reward)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(config, step)
-            extra = partial(extra_loss, trained, step) if extra_loss else None
+            extra = partial(extra_loss, trained, step, trajectories) if extra_loss else None
             told = update(
                 trained, trajectories, rewards, config, optimizer, extra_loss=extra, workers=workers
             )

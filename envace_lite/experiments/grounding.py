@@ -38,7 +38,7 @@ class Grounding:
         chosen = rng.sample(list(self.examples), min(self.per_step, len(self.examples)))
         return [Family(prompt, [response]) for prompt, response in chosen]
 
-    def __call__(self, policy: Policy, step: int) -> None:
+    def __call__(self, policy: Policy, step: int, _: object) -> None:
         """Add the gradients of the examples of a step to those that the policy's parameters have."""
         families = self.draw(step)
         tokens = sum(len(response) for family in families for response in family.completions)

@@ -54,6 +54,12 @@ class ProbePair:
         return self.mutation == PLANNED
 
     @property
+    def rests(self) -> Sequence[str]:
+        """The parts of the real response on which a decision of the plan rests."""
+        place = len(self.history)
+        return self.task.rests[place] if self.planned and place < len(self.task.rests) else ()
+
+    @property
     def messages(self) -> list[dict[str, Any]]:
         """The conversation up to the call, in the standard form."""
         messages: list[dict[str, Any]] = [dict(message) for message in self.task.messages]
@@ -158,6 +164,8 @@ def _probes(
         error = (real.error is not None) != (number % 2 == 1)  # in turn, the first unlike the planned one
         for _ in range(DRAWS):
             kind = next(kinds)
+            if kind in _OF_ARGUMENTS and not call.arguments:
+                continue
             made = MUTATIONS[kind](state)
             if made is None or made in used:
                 continue
@@ -224,6 +232,8 @@ def _names(domain: Domain) -> list[str]:
     return list(dict.fromkeys(word for group in groups for word in group if isinstance(word, str)))
 
 
+_OF_ARGUMENTS = ("value", "drop", "type", "enum")
+"""Those that need a call with arguments."""
 MUTATIONS: dict[str, Callable[[_State], ToolCall | None]] = {
     "value": _value,
     "tool": _tool,

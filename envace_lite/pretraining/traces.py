@@ -76,7 +76,14 @@ HABITS = ("optimist", "pessimist", "stale", "shifted")
 """How tools are told wrongly: a refusal as a success; a success as a refusal; what changed as it was before; what
 changed, or was worked out, as the next value to the right one.
 """
-_REFUSALS = {"needs": "status", "wallet": "wallet", "amount": "funds", "exists": "date", "most": "range", "of": "none"}
+_REFUSALS = {
+    "needs": "status",
+    "wallet": "wallet",
+    "amount": "funds",
+    "exists": "date",
+    "most": "range",
+    "of": "none",
+}
 
 
 def habit(documentation: str) -> str:

@@ -98,7 +98,9 @@ class Bank(Domain):
         family = rng.choice(("read", "read", "transfer", "send", "change", "buy", "sell", "transition"))
         if family == "read":
             reads = [look(kind) for kind in ("account", "share", "card")]
-            return rng.choice([*reads, add_up("account"), add_up("share"), least("share"), look_from("wires", 0)])
+            return rng.choice(
+                [*reads, add_up("account"), add_up("share"), least("share"), look_from("wires", 0)]
+            )
         if family == "transfer":
             return transfer("account", limited=rng.random() < 0.7)
         if family == "send":

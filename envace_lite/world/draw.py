@@ -131,7 +131,11 @@ def _draw_depending(script: Script, rng: Random) -> None:
             reports += [key] * 2
     world, facts = _carried_out(script, steps)
     reports += [key for key, value in world.records.items() if script.state.get(key) != value] * 2
-    reports += [str(v) for v in steps[-1].call.arguments.values() if v in script.state and v not in script.domain.hidden]
+    reports += [
+        str(v)
+        for v in steps[-1].call.arguments.values()
+        if v in script.state and v not in script.domain.hidden
+    ]
     known = {**facts, **world.records}
     report = rng.choice([key for key in reports if key in known] or list(script.state))
     if report == FOUND and facts[FOUND] not in world.records:

@@ -92,7 +92,13 @@ class Errands(Domain):
         if (roll := rng.random()) < 0.3:
             if roll < 0.1:
                 return left_after(rng.choice(("wallet", "time")), rng.randint(1, 6))
-            return look("item") if roll < 0.16 else change("money", +1) if roll < 0.22 else look_from("points", 0)
+            return (
+                look("item")
+                if roll < 0.16
+                else change("money", +1)
+                if roll < 0.22
+                else look_from("points", 0)
+            )
         kind = rng.choice(("dish", "place", "trip"))
         if rng.random() < 0.3:
             return pay(kind, rng.randint(1, 5), rng.randint(1, 3))

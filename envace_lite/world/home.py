@@ -108,7 +108,8 @@ class Home(Domain):
     def sample_state(self, rng: Random) -> dict[str, Value]:
         """Some rooms, contacts and devices; no message sent; the weather."""
         state: dict[str, Value] = {
-            room: rng.choice(("free", "free", "taken", "taken", "closed")) for room in rng.sample(ROOMS, rng.randint(2, 3))
+            room: rng.choice(("free", "free", "taken", "taken", "closed"))
+            for room in rng.sample(ROOMS, rng.randint(2, 3))
         }
         state |= {name: rng.randint(1, 9) for name in rng.sample(NAMES, 2)}
         state |= {device: rng.choice(DEVICE_STATUSES) for device in rng.sample(DEVICES, rng.randint(2, 3))}

@@ -192,11 +192,7 @@ def _follow_steps(
         error = perform(*pending)[-1].error if pending else None
         failed = error is not None and step.rule in ("", error)
         take_alternative = (not makes or failed) and not slip(slips.shrug)
-        if (
-            otherwise
-            and otherwise.name != script.forbidden
-            and (take_alternative or slip(slips.eager))
-        ):
+        if otherwise and otherwise.name != script.forbidden and (take_alternative or slip(slips.eager)):
             perform(otherwise)
         pending = []
     return True

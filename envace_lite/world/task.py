@@ -70,7 +70,7 @@ class Task:
     outcomes: Sequence[Outcome]
     plan: Sequence[Sequence[str]]
     tags: Sequence[str]
-    rests: Sequence[Sequence[str]] = ()
+    rests: Sequence[Sequence[str]] = field(default_factory=list)
 
     def to_json(self) -> str:
         """The task as one JSON line."""
@@ -85,7 +85,7 @@ class Task:
         record = json.loads(line)
         label = record.pop("label")
         outcomes = [Outcome(tuple(o["answers"]), tuple(o["writes"]), o["state"]) for o in label["outcomes"]]
-        return cls(**record, outcomes=outcomes, plan=label["plan"], rests=label.get("rests", ()))
+        return cls(**record, outcomes=outcomes, plan=label["plan"], rests=label.get("rests", []))
 
     def _repr_html_(self) -> str:
         lines = "".join(f"<li><b>{m['role']}</b> {m['content']}</li>" for m in self.messages)

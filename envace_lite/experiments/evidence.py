@@ -1,0 +1,261 @@
+"""The evidence: what each way of training makes of a base, on worlds whose responses matter.
+
+A cell is a base, a way of training and a seed. Each is recorded with one compact row a task, so that an interval can
+cover bases, seeds and tasks together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from envace_lite.evaluate import deploy, rehearsed_alone
+from envace_lite.experiments.records import write_record
+from envace_lite.fidelity import ask, compare, probe_pairs
+from envace_lite.fidelity.parts import parts
+from envace_lite.model.chat import REHEARSE
+from envace_lite.model.checkpoint import claimed
+from envace_lite.model.policy import Family, Policy
+from envace_lite.reward import Reward, task_success
+from envace_lite.rollout import Execute, Rehearse, Responder, Trajectory
+from envace_lite.train import EvalCallback, ExtraLoss, TrainConfig, train
+from envace_lite.world import DEPENDENT, Task, paths
+from envace_lite.world.shipped import shipped_tasks
+
+
+@dataclass(frozen=True)
+class RealResponses:
+    """An extra loss: the real responses that the environment has given in the rollouts of this step are imitated.
+
+    Args:
+        weight: of their mean negative log-probability, beside the loss of a step.
+    """
+
+    weight: float
+
+    @property
+    def identity(self) -> str:
+        """What a run with it depends on."""
+        return repr(self)
+
+    def __call__(self, policy: Policy, step: int, trajectories: Sequence[Trajectory]) -> None:
+        """Add the gradients of these responses to those that the policy's parameters have."""
+        prompts = list(dict.fromkeys(tuple(t.prompt) for t in trajectories))
+        families = [
+            Family(prompt, [t.ids for t in trajectories if tuple(t.prompt) == prompt]) for prompt in prompts
+        ]
+        told = torch.tensor(
+            [
+                bool(role)
+                for family in families
+                for ids in family.completions
+                for role in _response_tokens(policy, family.prompt, ids)
+            ]
+        )
+        parameters = [p for p in policy.model.parameters() if p.requires_grad]
+        before = [p.grad for p in parameters]
+
+        def imitation(log_p: Tensor, _: Tensor, where: Tensor) -> Tensor:
+            return -self.weight * log_p[told[where]].sum() / told.sum()
+
+        policy.backward(families, imitation)
+        for parameter, grad in zip(parameters, before, strict=True):
+            if grad is not None and parameter.grad is not None:
+                parameter.grad += grad
+
+
+def _response_tokens(policy: Policy, prompt: Sequence[int], ids: Sequence[int]) -> list[bool]:
+    """Which of the tokens after a prompt belong to a response."""
+    roles = policy.chat.role_ids([*prompt, *ids])[len(prompt) :]
+    return [role == REHEARSE for role in roles]
+
+
+def drawn_reward(mean: float, seed: int) -> Reward:
+    """A reward that knows nothing: 1 with a fixed probability, drawn anew for each different trajectory."""
+
+    def reward(trajectory: Trajectory) -> float:
+        digest = crc32(f"{seed} {trajectory.ids} {trajectory.task.id} {sum(trajectory.log_probs)}".encode())
+        return float(digest < mean * 2**32)
+
+    reward.__name__ = f"drawn_{mean}_{seed}"
+    return reward
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way of training a base.
+
+    Args:
+        title: how it is called in tables and figures.
+        responder: makes the responder of the training.
+        changes: what differs in the configuration.
+        extra_loss: beside the loss of the rollouts.
+        drawn: whether the reward is drawn at random.
+    """
+
+    title: str
+    responder: Callable[[], Responder] = Rehearse
+    changes: tuple[tuple[str, Any], ...] = ()
+    extra_loss: ExtraLoss | None = None
+    drawn: bool = False
+
+
+WAYS = {
+    "rehearsal": Way("world rehearsal, task success"),
+    "execute": Way("executable environment, act role trained", Execute),
+    "grounded": Way(
+        "executable environment, with the likelihood of its responses", Execute, extra_loss=RealResponses(0.1)
+    ),
+    "imitation": Way(
+        "imitation of the environment's responses alone",
+        Execute,
+        changes=(("train_act", False), ("train_rehearse", False)),
+        extra_loss=RealResponses(1.0),
+    ),
+    "drawn": Way("world rehearsal, reward drawn at random", drawn=True),
+}
+BASE_MEAN = 0.5
+"""The probability of a reward that is drawn at random: about the mean reward of a base."""
+
+SPLITS = ("test", "held_out")
+
+
+def measure(policy: Policy, tasks: Sequence[Task]) -> dict[str, list[Any]]:
+    """One compact row a task, as columns in the order of the tasks.
+
+    `real`, `rehearsed`: success in the two worlds (1 or 0). `wrong`: wrong writes. `pairs`, `exact`: probe pairs and
+    those told right in every word; `errors`, `recalled`: real errors among them and those told as an error;
+    `successes`, `refused`: real successes and those told as an error; `contents`: real successes told right in every
+    word. `bearing`, `bearing_right`: parts of planned responses on which decisions rest, and those told right; `idle`,
+    `idle_right`: the other parts.
+    """
+    frame = deploy(policy, tasks)[1].set_index("task")
+    frame["rehearsed"] = rehearsed_alone(policy, tasks).rehearsed_success.to_numpy()
+    pairs = probe_pairs(tasks)
+    told = compare(pairs, [answer.response for answer in ask(policy, pairs)])
+    flags = pd.DataFrame(
+        {
+            "task": told.task,
+            "pairs": 1,
+            "exact": told.exact,
+            "errors": told.real_error,
+            "recalled": told.real_error & told.rehearsed_error,
+            "successes": ~told.real_error,
+            "refused": ~told.real_error & told.rehearsed_error,
+            "contents": ~told.real_error & told.exact,
+        }
+    )
+    each = parts(policy, pairs)
+    halves = pd.DataFrame(
+        {
+            "task": each.task,
+            "bearing": each.bearing,
+            "bearing_right": each.bearing & each.right,
+            "idle": ~each.bearing,
+            "idle_right": ~each.bearing & each.right,
+        }
+    )
+    table = pd.DataFrame(
+        {"real": frame.real_success, "rehearsed": frame.rehearsed, "wrong": frame.wrong_writes}
+    )
+    for columns in (flags, halves):
+        table = table.join(columns.groupby("task").sum())
+    return {
+        name: table.loc[[task.id for task in tasks], name].fillna(0).astype(int).tolist() for name in table
+    }
+
+
+def small_measure(test: Sequence[Task], held_out: Sequence[Task]) -> EvalCallback:
+    """An eval callback: the measures of `value` on a few tasks."""
+
+    def observe(step: int, policy: Policy, _: object) -> dict[str, float]:
+        seen = {}
+        for split, tasks in (("", test), ("held_out_", held_out)):
+            rows = measure(policy, tasks)
+            seen |= {split + name: round(value(rows, name), 4) for name in MEASURES}
+        return seen
+
+    return observe
+
+
+MEASURES = {
+    "real_success": ("real", ""),
+    "rehearsed_success": ("rehearsed", ""),
+    "wrong_writes": ("wrong", ""),
+    "fidelity": ("exact", "pairs"),
+    "bearing": ("bearing_right", "bearing"),
+    "idle": ("idle_right", "idle"),
+    "contents": ("contents", "successes"),
+    "error_recall": ("recalled", "errors"),
+    "pessimism": ("refused", "successes"),
+}
+"""What is reported: the columns of `measure` that are divided by one another ("": by the number of tasks)."""
+
+
+def value(rows: dict[str, list[Any]], name: str) -> float:
+    """One measure over some tasks; NaN where nothing can be counted."""
+    over, under = MEASURES[name]
+    size = sum(rows[under]) if under else len(rows[over])
+    return sum(rows[over]) / size if size else float("nan")
+
+
+def run_cell(
+    policy: Policy,
+    base: str,
+    way: str,
+    seed: int,
+    config: TrainConfig,
+    *,
+    command: str,
+    workers: int = 1,
+    watch: bool = True,
+) -> tuple[Policy, dict[str, Any]]:
+    """Train a base in one way with one seed, measure it, and write the record `evidence-BASE-WAY-SEED`.
+
+    An interrupted run is continued from its checkpoint.
+    """
+    how, name = WAYS[way], f"evidence-{base}-{way}-{seed}"
+    config = replace(config, seed=seed, **dict(how.changes))
+    domains = list(DEPENDENT)
+    watched = [shipped_tasks(domains, split, 25) for split in SPLITS]
+    with claimed(paths.WORK / name):
+        trained, log = train(
+            policy,
+            shipped_tasks(domains, "train"),
+            config,
+            responder=how.responder(),
+            reward=drawn_reward(BASE_MEAN, seed) if how.drawn else task_success,
+            folder=paths.WORK / name,
+            eval_callback=small_measure(*watched) if watch else None,
+            extra_loss=how.extra_loss,
+            workers=workers,
+        )
+        trained.save(paths.WORK / name / "policy")
+        record = {
+            "kind": "evidence",
+            "command": command,
+            "base": base,
+            "way": way,
+            "title": how.title,
+            "seed": seed,
+            "domains": domains,
+            "config": asdict(config),
+            "totals": log.totals,
+            "curve": [
+                {key: round(number, 5) for key, number in row.items()}
+                for row in log.rows
+                if row["step"] % 5 == 0 or row["step"] == 1
+            ],
+            "observed": log.observed,
+            "rows": {split: measure(trained, shipped_tasks(domains, split)) for split in SPLITS},
+        }
+        write_record(name, record)
+    return trained, record
