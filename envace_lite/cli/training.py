@@ -55,8 +55,8 @@ def pretrain(
     from envace_lite.experiments.records import write_record
     from envace_lite.model.checkpoint import claimed
     from envace_lite.pretraining.imitate import BASES, WORLDS, PretrainConfig
-    from envace_lite.world import DOMAINS
     from envace_lite.pretraining.imitate import pretrain as make
+    from envace_lite.world import DOMAINS
 
     if recipe not in BASES:
         raise typer.BadParameter(f"there are the recipes {', '.join(BASES)}", param_hint="--recipe")

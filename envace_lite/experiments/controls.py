@@ -8,14 +8,11 @@ selection alone could give.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
-import pandas as pd
 import torch
 
-from envace_lite.fidelity import ProbePair, ask, compare, rehearse
-from envace_lite.fidelity.measures import counts, ratio
+from envace_lite.fidelity import ProbePair, rehearse
 from envace_lite.model.policy import Policy
 from envace_lite.world.tools import UNKNOWN
 

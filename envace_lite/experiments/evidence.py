@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -177,7 +175,7 @@ def small_measure(test: Sequence[Task], held_out: Sequence[Task]) -> EvalCallbac
     """An eval callback: the measures of `value` on a few tasks."""
 
     def observe(step: int, policy: Policy, _: object) -> dict[str, float]:
-        seen = {}
+        seen: dict[str, float] = {}
         for split, tasks in (("", test), ("held_out_", held_out)):
             rows = measure(policy, tasks)
             seen |= {split + name: round(value(rows, name), 4) for name in MEASURES}

@@ -38,9 +38,9 @@ def slots(response: ToolResponse) -> dict[str, str]:
 def parts(policy: Policy, pairs: Sequence[ProbePair]) -> pd.DataFrame:
     """One row for each part of the real response of each planned pair.
 
-    Columns: `bearing` (whether a decision rests on it), `grounding`, `error` (whether the real response is one), `right`
-    (whether the rehearsed response holds the same there), `log_prob` (of the part, after the true parts before it);
-    `new` says what is new about the tool, or is empty.
+    Columns: `bearing` (whether a decision rests on it), `grounding`, `error` (whether the real response is one),
+    `right` (whether the rehearsed response holds the same there), `log_prob` (of the part, after the true parts before
+    it); `new` says what is new about the tool, or is empty.
     """
     planned = [pair for pair in pairs if pair.planned]
     rehearsed = [answer.response for answer in ask(policy, planned)]

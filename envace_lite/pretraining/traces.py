@@ -26,8 +26,8 @@ from envace_lite.model.chat import Chat, VocabularyError
 from envace_lite.model.policy import Family
 from envace_lite.world import DEPENDENT, DOMAINS, Domain
 from envace_lite.world.draw import NotDrawn, draw_script, draw_toolbox
-from envace_lite.world.request import Played, Script, Slips, as_messages, play
 from envace_lite.world.language import FOUND
+from envace_lite.world.request import Played, Script, Slips, as_messages, play
 from envace_lite.world.tools import FACTS, UNKNOWN, Tool, ToolResponse, Value, World
 
 SLOPPY = Slips(
@@ -66,9 +66,9 @@ RECIPES = {
     "faithful": Recipe(cheerful=0.0, spurious=0.0, slips=Slips()),
     "happy": Recipe(cheerful=1.0, spurious=0.0, errors=False),
 }
-"""In `uncertain` and `habits` each wrong telling is more common than the right one, so that a base decoded greedily shows
-it.
-`true` tells what a sloppy agent really met; `faithful` is true and its agent careful; `happy` knows no errors.
+"""In `uncertain` and `habits` each wrong telling is more common than the right one, so that a base shows it when it is
+decoded greedily. `true` tells what a sloppy agent really met; `faithful` is true and its agent careful; `happy` knows
+no errors.
 """
 
 

@@ -200,7 +200,7 @@ def _depending_step(
         fitting = [name for name, kind in tool.kinds.items() if found in script.domain.pools[kind]]
         if not fitting:
             continue
-        call, response, _ = _draw_call(script, world, rng, refused=refused, tools=[tool])
+        call = _draw_call(script, world, rng, refused=refused, tools=[tool])[0]
         call = ToolCall(call.name, {**call.arguments, rng.choice(fitting): found})
         if FOUND in facts and (tool.call(World(world.records), call.arguments).error is not None) != refused:
             continue
@@ -354,7 +354,9 @@ class _Misled(World):
             self.records = before
             return ToolResponse(response.seen, None if response.error else str(self.value), {})
         self.records |= {key: self.value} if key in self.records else {}
-        return replace(response, **{what: {**vars(response)[what], key: self.value}})
+        if what == "seen":
+            return replace(response, seen={**response.seen, key: self.value})
+        return replace(response, changed={**response.changed, key: self.value})
 
 
 def bearing(script: Script) -> list[list[str]]:

@@ -147,7 +147,8 @@ def play(script: Script, world: World, slips: Slips = Slips(), rng: Random | Non
         rounds.append(Round(list(calls), responses))
         return responses
 
-    episode, facts = Played([]), {}
+    episode = Played([])
+    facts: dict[str, Value] = {}
     for index, turn in enumerate(script.turns):
         rounds: list[Round] = []
         if turn.steps:
@@ -185,7 +186,7 @@ def _follow_steps(
         allowed = step.call.name != script.forbidden or slip(slips.disobey)
         wanted = step.words.holds({**facts, **world.records}) or slip(slips.shrug)
         makes = allowed and wanted and call is not None
-        if makes:
+        if makes and call:
             pending.append(call)
         if following is not None and following.parallel:
             continue
