@@ -42,7 +42,7 @@ def all_tasks(domain: Domain) -> list[Task]:
 
 @every_domain
 def test_number_of_tools(domain: Domain) -> None:
-    assert 8 <= len(domain.tools) <= 16
+    assert 8 <= len(domain.tools) <= (24 if domain.depends else 16)
     assert len(domain.held_out) >= 2
     assert domain.held_out < set(domain.tools)
     assert {tool.name for tool in domain.seen_tools()} == set(domain.tools) - domain.held_out
@@ -73,7 +73,7 @@ def test_the_oracle_solves_every_task(domain: Domain, split: str) -> None:
 def test_doing_nothing_fails(domain: Domain) -> None:
     """It fails by its state where something is to be changed, and everywhere by its missing answer."""
     changing = [task for task in all_tasks(domain) if all(outcome.state for outcome in task.outcomes)]
-    assert len(changing) > 0.6 * len(all_tasks(domain))
+    assert len(changing) > (0.5 if domain.depends else 0.6) * len(all_tasks(domain))
     for task in changing:
         assert not open_session(task).verify(task.outcomes[0].answers).state
     for task in all_tasks(domain):
@@ -127,6 +127,8 @@ def with_wrong_argument(task: Task, domain: Domain) -> Iterator[list[ToolCall]]:
         session.call(call)
         if session.digest() == before:
             continue
+        if not call.arguments:
+            continue
         parameter, kind = rng.choice(list(domain.tools[call.name].kinds.items()))
         others = [value for value in domain.pools[kind] if value != call.arguments[parameter]]
         if others:
@@ -139,7 +141,7 @@ def with_wrong_argument(task: Task, domain: Domain) -> Iterator[list[ToolCall]]:
 def test_a_mistake_fails(domain: Domain, mistake: Any) -> None:
     """A mistake is forgiven only where the world ends up exactly as it should all the same.
 
-    Most often so in `functions`: a later setting replaces an earlier one, and a room does not note its day.
+    Most often so in `functions` and `home`: a later setting replaces an earlier one, and a room does not note its day.
     """
     failed, made = 0, 0
     for task in all_tasks(domain):
@@ -149,11 +151,11 @@ def test_a_mistake_fails(domain: Domain, mistake: Any) -> None:
             right = any(session.verify(outcome.answers).success for outcome in task.outcomes)
             assert right == excused, task.id
             made, failed = made + 1, failed + (not right)
-    if mistake is repeated and domain.name == "retail":
+    if mistake is repeated and domain.name in ("retail", "orders"):
         assert made == 0  # no status can be left twice
     else:
-        assert made >= 100
-        assert failed >= (0.6 if domain.name == "functions" else 0.9) * made
+        assert made >= 80
+        assert failed >= (0.6 if domain.name in ("functions", "home") else 0.9) * made
 
 
 def test_with_several_outcomes_answer_and_state_have_to_agree() -> None:
@@ -193,13 +195,13 @@ def random_call(domain: Domain, rng: Random) -> ToolCall:
     tool = rng.choice(list(domain.tools.values()))
     arguments: dict[Any, Any] = {name: rng.choice(domain.pools[kind]) for name, kind in tool.kinds.items()}
     roll = rng.random()
-    if roll < 0.6:
+    if roll < 0.6 and arguments:
         arguments[rng.choice(list(arguments))] = rng.choice(ODD_VALUES)
     if roll < 0.2:
         arguments[rng.choice(["target", "amount", "extra", "", 5, None, "self", "world"])] = rng.choice(
             ODD_VALUES
         )
-    if 0.15 < roll < 0.25:
+    if 0.15 < roll < 0.25 and arguments:
         arguments.pop(rng.choice(list(arguments)))
     name = rng.choice(ODD_NAMES) if roll < 0.1 else tool.name
     return ToolCall(name, arguments)
@@ -343,7 +345,7 @@ def test_a_booking_with_a_malformed_date_is_a_typed_error() -> None:
 # How tasks are drawn ---------------------------------------------------------------------------------------
 
 
-@every_domain
+@pytest.mark.parametrize("domain", DOMAINS.values(), ids=lambda domain: domain.name)
 @every_split
 def test_shipped_tasks_are_those_that_are_drawn(domain: Domain, split: str) -> None:
     """The files come from another process, in which sets had another order."""
@@ -381,8 +383,10 @@ def test_held_out_tools_belong_to_one_split(domain: Domain, split: str) -> None:
 
 @every_domain
 def test_traces_show_no_held_out_tool(domain: Domain) -> None:
-    """Neither its function nor its documentation, under whatever name."""
-    tools = [domain.tools[name] for name in domain.held_out]
+    """Neither its function nor its documentation, under whatever name, unless a seen tool does the same."""
+    seen = {tool.documentation for tool in domain.seen_tools()}
+    tools = [domain.tools[name] for name in domain.held_out if domain.tools[name].documentation not in seen]
+    assert len(tools) >= 3
     functions, documentation = {tool.function for tool in tools}, {tool.documentation for tool in tools}
     rng = Random(0)
     for _ in range(600):
@@ -396,6 +400,13 @@ MIX = {
     "retail": {"error": 0.3, "policy": 0.1, "turns:2": 0.1, "dual": 0.1, "choose": 0.03, "reach": 0.1},
     "delivery": {"error": 0.3, "choose": 0.3},
     "finance": {"error": 0.3, "choose": 0.03, "reach": 0.1},
+    "home": {"error": 0.3, "parallel": 0.05, "no_tool": 0.01, "choose": 0.1, "reach": 0.1}
+    | {"rests:found": 0.05, "rests:count": 0.08, "rests:rule": 0.01, "rests:hidden": 0.1, "secret": 0.05},
+    "orders": {"error": 0.3, "policy": 0.1, "turns:2": 0.1, "dual": 0.1, "choose": 0.01, "reach": 0.1}
+    | {"rests:found": 0.1, "rests:count": 0.1, "rests:rule": 0.02},
+    "errands": {"error": 0.2, "choose": 0.3, "rests:left": 0.2, "rests:rule": 0.02, "rests:hidden": 0.1},
+    "bank": {"error": 0.3, "choose": 0.03, "reach": 0.1}
+    | {"rests:found": 0.03, "rests:total": 0.1, "rests:rule": 0.02, "rests:hidden": 0.1},
 }
 """The least share of the training tasks that have each tag."""
 

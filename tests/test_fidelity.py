@@ -34,6 +34,7 @@ from envace_lite.world.families import MONTH_LENGTHS
 from envace_lite.world.tools import ToolResponse
 from helpers import (
     CHAT,
+    chat_of,
     EVERY_DOMAIN,
     carried_out,
     conversation,
@@ -54,7 +55,7 @@ def pairs_of(domain: Domain) -> list[ProbePair]:
 
 def prefix(pair: ProbePair) -> list[int]:
     """Token ids of the conversation up to the header of the response."""
-    return CHAT.render(pair.messages, pair.task.tools, prompt=pair.call.name)
+    return chat_of(pair.task).render(pair.messages, pair.task.tools, prompt=pair.call.name)
 
 
 def report(pairs: list[ProbePair], responses: list[ToolResponse]) -> Report:
@@ -96,10 +97,11 @@ def test_pairs_depend_on_the_seed_alone(domain: Domain) -> None:
 def test_every_pair_can_be_shown_to_a_policy(domain: Domain) -> None:
     for task in some_tasks(domain, 90):
         for pair in probe_pairs([task]):
-            text = CHAT.decode(prefix(pair))
+            chat = chat_of(task)
+            text = chat.decode(prefix(pair))
             assert text.endswith(f"<assistant> {pair.call.text} <end> <tool> {pair.call.name}")
             assert text.count("<tool>") == len(pair.history) + 1
-            CHAT.encode(pair.real.text)
+            chat.encode(pair.real.text)
 
 
 def test_a_prefix_is_the_beginning_of_the_conversation() -> None:

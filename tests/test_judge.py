@@ -49,7 +49,8 @@ def test_what_was_not_asked_for_breaks_it(domain: Domain) -> None:
         assert request_status(task, [*said[:-1], {**said[-1], "content": "word_0"}]) == BROKEN
         assert request_status(task, [*said, said[-1]]) == BROKEN
         if "instructions" in task.tags:
-            assert request_status(task, said[-1:]) == (BROKEN if len(said) > 1 else DONE)
+            if task.plan[0]:
+                assert request_status(task, said[-1:]) == BROKEN
             odd = ToolCall(task.tools[0]["function"]["name"], {"target": "word_0"})
             call = {"role": "assistant", "tool_calls": [odd.to_message()]}
             assert request_status(task, [call]) == BROKEN

@@ -98,7 +98,7 @@ def test_mistakes_fail(domain: Domain) -> None:
             assert task_success(trajectory(task, [*exchanges, (call, response)], *answers)) == 0.0
             wrong = trajectory(task, exchanges, *answers)
             name, arguments = wrong.exchanges[place][0].name, dict(wrong.exchanges[place][0].arguments)
-            arguments[next(iter(arguments))] = "word_0"
+            arguments[next(iter(arguments), "extra")] = "word_0"
             wrong.exchanges[place] = (ToolCall(name, arguments), wrong.exchanges[place][1])
             assert task_success(wrong) == 0.0
             refused = [*before, (call, "error status"), *after]

@@ -166,9 +166,8 @@ def measure(policy: Policy, tasks: Sequence[Task]) -> dict[str, list[Any]]:
     )
     for columns in (flags, halves):
         table = table.join(columns.groupby("task").sum())
-    return {
-        name: table.loc[[task.id for task in tasks], name].fillna(0).astype(int).tolist() for name in table
-    }
+    ordered = table.reindex([task.id for task in tasks]).fillna(0).astype(int)
+    return {str(name): column.tolist() for name, column in ordered.items()}
 
 
 def small_measure(test: Sequence[Task], held_out: Sequence[Task]) -> EvalCallback:

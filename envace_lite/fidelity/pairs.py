@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from envace_lite.world import Domain, Session, Task, get_domain
-from envace_lite.world.tools import UNKNOWN, ToolCall, ToolResponse, Value, parse_calls, records
+from envace_lite.world.tools import FACTS, UNKNOWN, ToolCall, ToolResponse, Value, parse_calls, records
 
 Exchange = tuple[ToolCall, ToolResponse]
 PLANNED = "planned"
@@ -265,10 +265,12 @@ def groundings(pair: ProbePair) -> dict[str, str]:
     """For each leaf of the real response, where it can be known from: slot -> `initial`, `history` or `hidden`.
 
     A record that was looked up is grounded in the earlier response that changed it (`history`), or in the prompt
-    (`initial`): its state, the tool's documentation, and also the absence of a record that does not exist. Otherwise it
-    is `hidden` (the length of a month). The verdict and what changed follow from what was looked up, so they are as
-    hidden as the least known of these.
+    (`initial`): its state, the tool's documentation, and also the absence of a record that does not exist. A record that
+    the prompt does not show starts as documented, unless it is a secret. Otherwise it is `hidden` (the length of a
+    month). What the tool works out, the verdict and what changed follow from what was looked up, so they are as hidden
+    as the least known of these.
     """
+    domain = get_domain(pair.task.domain)
     prompt = {word for message in pair.task.messages for word in message["content"].split()}
     prompt |= {
         word
@@ -279,8 +281,12 @@ def groundings(pair: ProbePair) -> dict[str, str]:
     told = {key for _, response in pair.history for key in response.changed}
     found = {}
     for key, value in pair.real.seen.items():
+        if key in FACTS:
+            continue
         (word,) = records({key: value})
         absent = value == UNKNOWN and key not in pair.task.state
-        found[f"seen {key}"] = HISTORY if key in told else INITIAL if word in prompt or absent else HIDDEN
+        starts = key in domain.hidden - domain.secret
+        known = word in prompt or absent or starts
+        found[f"seen {key}"] = HISTORY if key in told else INITIAL if known else HIDDEN
     weakest = max(found.values(), key=GROUNDINGS.index, default=INITIAL)
     return {slot: found.get(slot, weakest) for slot in leaves(pair.real)}

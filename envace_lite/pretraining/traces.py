@@ -193,11 +193,12 @@ def draw_traces(script: Script, recipe: Recipe, count: int, rng: Random) -> list
 def _shuffled_toolbox(domain: Domain, size: int, rng: Random) -> list[Tool]:
     """Random tools of the domain's families under names that belong to other tools.
 
-    The functions of the held-out tools never occur, under whatever name.
+    The functions of the held-out tools never occur, under whatever name, unless they are those of other tools too.
     """
     peers = DEPENDENT if domain.name in DEPENDENT else DOMAINS
     names = rng.sample([name for d in peers.values() for name in d.tools], size)
     reserved = {domain.tools[name].function.__doc__ for name in domain.held_out}
+    reserved -= {tool.function.__doc__ for tool in domain.seen_tools()}
     functions: list[Any] = []
     while len(functions) < size:
         function = domain.sample_function(rng)

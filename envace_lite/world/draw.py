@@ -137,12 +137,12 @@ def _draw_depending(script: Script, rng: Random) -> None:
         if v in script.state and v not in script.domain.hidden
     ]
     known = {**facts, **world.records}
-    report = rng.choice([key for key in reports if key in known] or list(script.state))
+    visible = [key for key in script.state if key not in script.domain.hidden]
+    report = rng.choice([key for key in reports if key in known] or visible)
     if report == FOUND and facts[FOUND] not in world.records:
         raise NotDrawn
     half = len(steps) // 2
     if script.domain.second_turn and half and rng.random() < script.domain.second_turn:
-        visible = [key for key in script.state if key not in script.domain.hidden]
         script.turns = [Turn(rng.choice(visible), tuple(steps[:half])), Turn(report, tuple(steps[half:]))]
     else:
         script.turns = [Turn(report, tuple(steps))]
@@ -245,7 +245,11 @@ def _draw_options(script: Script, rng: Random) -> tuple[Turn, list[list[ToolCall
     ]
     if not good or len(good) == len(options):
         raise NotDrawn
-    report = rng.choice([*(keep[:1] if keep else ()), *(key for r, _ in ends for key in r.changed)])
+    changed = [key for r, _ in ends for key in r.changed if key not in script.domain.hidden]
+    reports = [*(keep[:1] if keep else ()), *changed]
+    if not reports:
+        raise NotDrawn
+    report = rng.choice(reports)
     return Turn(report, options=tuple(options), keep=keep), [[option] for option in good]
 
 
@@ -270,7 +274,7 @@ def _draw_target(script: Script, rng: Random) -> tuple[Turn, list[list[ToolCall]
     plans = _shortest_plans(script, key, world.records[key])
     if not 1 <= len(plans) <= 4:
         raise NotDrawn
-    involved = [key, *_state_change(script, plans[0])]
+    involved = [key, *(k for k in _state_change(script, plans[0]) if k not in script.domain.hidden)]
     return Turn(rng.choice(involved), goal=(key, world.records[key])), plans
 
 
