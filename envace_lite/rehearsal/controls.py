@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -53,7 +54,7 @@ class SelfConsistency(Control):
     Args:
         verified: whether the verifier reads each candidate, and those that it calls broken have no vote. It knows the
             real responses so far and no rehearsed one: what a verifier is worth without imagination.
-        policy, token_budget, temperature, seed: as for `Control`.
+        policy, token_budget, options: as for `Control`.
     """
 
     def __init__(self, policy: Policy, token_budget: int, *, verified: bool = False, **options: Any):
@@ -65,9 +66,8 @@ class SelfConsistency(Control):
         chat, choices = self.policy.chat, []
         situations = [episode.situation() for episode in episodes]
         for drawn in self.draw(situations, Rehearse(horizon=0), self.most, generator):
-            choices.append(Choice())
-            choices[-1].add(self.affordable(drawn), memory=0)
-        for choice in choices:
+            choice = Choice()
+            choice.add(self.affordable(drawn), memory=0)
             texts = [next((text for _, text in messages_of(t, chat)), "") for t in choice.drawn]
             votes = Counter(
                 text
@@ -77,6 +77,7 @@ class SelfConsistency(Control):
             best = texts.index(max(votes, key=votes.__getitem__)) if votes else 0
             reasons = {i: f"{votes[text]} of {votes.total()} votes" for i, text in enumerate(texts)}
             choice.settle(chat, best, reasons)
+            choices.append(choice)
         return choices
 
     def affordable(self, drawn: Sequence[Trajectory]) -> list[Trajectory]:
@@ -85,10 +86,5 @@ class SelfConsistency(Control):
         They are drawn side by side because the engine does so. To stop all of them when the tokens are used up would
         leave the short ones alone to vote.
         """
-        kept, left = list(drawn[:1]), self.budget - len(drawn[0].ids)
-        for trajectory in drawn[1:]:
-            left -= len(trajectory.ids)
-            if left < 0:
-                break
-            kept.append(trajectory)
-        return kept
+        spent = accumulate(len(trajectory.ids) for trajectory in drawn)
+        return list(drawn[: max(1, sum(tokens <= self.budget for tokens in spent))])
