@@ -231,8 +231,3 @@ class Prompt:
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]]
     role: str = "act"
-
-
-def write(policy: Policy, prompts: Sequence[Prompt]) -> list[tuple[str, float]]:
-    """The message that a policy writes greedily after each prompt, with its log-probability."""
-    return complete(policy, [policy.chat.render(p.messages, p.tools, prompt=p.role) for p in prompts])

@@ -108,7 +108,7 @@ class Policy:
         Returns:
             Two tensors of (N,): the tokens of all completions of all families, in their order.
         """
-        return _in_order([[b.where, *self._log_probs(b.families, temperature)] for b in _batches(families)])
+        return _in_order([[where, *self._log_probs(some, temperature)] for some, where in _batches(families)])
 
     def backward(
         self,
@@ -135,10 +135,11 @@ class Policy:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
 
         def work(batch: _Batch) -> tuple[list[Tensor], tuple[Tensor, ...]]:
-            log_p, entropy = self._log_probs(batch.families, temperature)
+            some, where = batch
+            log_p, entropy = self._log_probs(some, temperature)
             # Not `backward()`: that would add to `.grad`, which the threads share, in the order in which they end.
-            grads = torch.autograd.grad(objective(log_p, entropy, batch.where), parameters)
-            return [batch.where, log_p.detach(), entropy.detach()], grads
+            grads = torch.autograd.grad(objective(log_p, entropy, where), parameters)
+            return [where, log_p.detach(), entropy.detach()], grads
 
         with ThreadPoolExecutor(workers) as pool:
             each = pool.map if workers > 1 else map
@@ -205,19 +206,15 @@ def _quietly() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """Some of many families, and where their completions' tokens stand among those of all families: (n,)."""
-
-    families: list[Family]
-    where: Tensor
+_Batch = tuple[list[Family], Tensor]
+"""Some of many families, and where their completions' tokens stand among those of all families: (n,)."""
 
 
 def _batches(families: Sequence[Family]) -> list[_Batch]:
     """Families of similar length together, about `TOKENS_AT_ONCE` tokens each.
 
     Two families, the first with completions of 2 and 1 tokens, the second with one of 3: the tokens are numbered
-    [0 1 | 2] and [3 4 5]. If the second is the shorter one in all, its batch is computed first, with `where` [3 4 5].
+    [0 1 | 2] and [3 4 5]. If the second is the shorter one in all, its batch comes first, with the tokens [3 4 5].
     """
     ends = list(accumulate(sum(map(len, family.completions)) for family in families))
     where = [torch.arange(start, end) for start, end in pairwise([0, *ends])]
@@ -227,7 +224,7 @@ def _batches(families: Sequence[Family]) -> list[_Batch]:
         if sum(families[j].length for j in groups[-1]) >= TOKENS_AT_ONCE:
             groups.append([])
         groups[-1].append(i)
-    return [_Batch([families[i] for i in group], torch.cat([where[i] for i in group])) for group in groups]
+    return [([families[i] for i in group], torch.cat([where[i] for i in group])) for group in groups]
 
 
 def _in_order(parts: Sequence[Sequence[Tensor]]) -> tuple[Tensor, Tensor]:
@@ -262,10 +259,9 @@ def new_policy(
         attn_implementation="sdpa",
     )
     # Weights come from the seed, and torch's own random numbers go on as if nothing had been drawn.
-    state = torch.random.get_rng_state()
-    torch.manual_seed(seed)
-    model = LlamaForCausalLM(config)
-    torch.random.set_rng_state(state)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(config)
     _compose(model.get_input_embeddings().weight.data, chat)
     return Policy(model, chat)
 
@@ -308,14 +304,10 @@ def load_policy(folder: Path | str) -> Policy:
         ) from error
     except VocabularyError as error:
         raise NotCompactError(f"{folder}: {error}") from error
-    except (
-        ImportError,
-        OSError,
-        ValueError,
-        RuntimeError,
-    ) as error:  # transformers 5.0 asks for another package
-        if isinstance(error, PolicyError):
-            raise
+    except PolicyError:
+        raise
+    # An ImportError: transformers 5.0 asks for another package where a later version says what is wrong.
+    except (ImportError, OSError, ValueError, RuntimeError) as error:
         raise PolicyError(f"{folder}: not a compact policy ({error})") from error
     return Policy(model, chat)
 
@@ -334,10 +326,9 @@ def with_lora(policy: Policy, *, rank: int = 16, seed: int = 0) -> Policy:
         target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
         task_type="CAUSAL_LM",
     )
-    state = torch.random.get_rng_state()
-    torch.manual_seed(seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # peft still asks transformers by an old name
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # peft still asks transformers by an old name.
+        warnings.simplefilter("ignore", FutureWarning)
+        torch.manual_seed(seed)
         model = get_peft_model(copy.deepcopy(policy.model), config)
-    torch.random.set_rng_state(state)
     return Policy(model, policy.chat)
