@@ -304,9 +304,7 @@ def rollout(
     responder, chat = responder or Rehearse(), policy.chat
     policies = [policy, *([responder.simulator] if responder.simulator else [])]
     if any(p.chat.words != chat.words for p in policies):
-        raise VocabularyError(
-            "the simulator has another vocabulary than the policy; train both from one base"
-        )
+        raise VocabularyError("the simulator has another vocabulary; train it from the base of the policy")
     responder.start()
     prompts = [chat.render(task.messages, task.tools, prompt="act") for task in tasks]
     rows = [

@@ -143,13 +143,9 @@ def interval(counts: Counts, resamples: int = 1000) -> dict[str, float]:
     used = denominator > 0
     if used.sum() < 2 or len(set(numerator[used] / denominator[used])) == 1:
         return {"value": value, "low": value, "high": value}
-
-    def statistic(n: np.ndarray, d: np.ndarray, axis: int) -> np.ndarray:
-        return np.asarray(n.sum(axis) / d.sum(axis))
-
     result = bootstrap(
         (numerator[used], denominator[used]),
-        statistic,
+        lambda n, d, axis: n.sum(axis) / d.sum(axis),
         paired=True,
         vectorized=True,
         n_resamples=resamples,
@@ -167,19 +163,18 @@ def summary(frame: pd.DataFrame, resamples: int = 1000) -> pd.DataFrame:
 
 def beside(columns: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """The metrics of several responders on the same pairs, one column each."""
-    return pd.DataFrame(
-        {name: {m: ratio(counts(frame, m)) for m in PAIR_METRICS} for name, frame in columns.items()}
-    )
+    values = {name: {m: ratio(counts(frame, m)) for m in PAIR_METRICS} for name, frame in columns.items()}
+    return pd.DataFrame(values)
 
 
 def by_depth(frame: pd.DataFrame) -> pd.DataFrame:
     """Fidelity and optimism by the number of calls before, with the number of pairs."""
-    groups = dict(list(frame.groupby("depth")))
+    names = ("fidelity", "optimism")
+    parts = dict(list(frame.groupby("depth")))
     rows = {
-        depth: {"pairs": len(part), **{m: ratio(counts(part, m)) for m in ("fidelity", "optimism")}}
-        for depth, part in groups.items()
+        d: {"pairs": len(part), **{m: ratio(counts(part, m)) for m in names}} for d, part in parts.items()
     }
-    table = pd.DataFrame(rows, index=["pairs", "fidelity", "optimism"]).T
+    table = pd.DataFrame(rows, index=["pairs", *names]).T
     return table.astype({"pairs": int}).rename_axis("depth")
 
 

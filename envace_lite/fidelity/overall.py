@@ -81,10 +81,8 @@ class FidelityReport:
         return str(self.table().round(3).to_html() + self.rules.round(3).to_html())
 
     def __repr__(self) -> str:
-        fidelity = self.pairs.exact.mean()
-        return (
-            f"<FidelityReport: {len(self.pairs)} pairs, fidelity {fidelity:.3f}, lacks {self.missing_rules}>"
-        )
+        pairs, lacks = self.pairs, self.missing_rules
+        return f"<FidelityReport: {len(pairs)} pairs, fidelity {pairs.exact.mean():.3f}, lacks {lacks}>"
 
 
 def report(

@@ -34,6 +34,7 @@ def claimed(folder: Path | str, name: str = "") -> Iterator[None]:
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # A singleton: a thread that claims the folder again gets the lock that it holds, which counts its claims.
         lock = FileLock(folder / f".{name or 'run'}.lock", is_singleton=True)
         lock.acquire(blocking=False)
     except Timeout:
@@ -62,11 +63,13 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     try:
         with partial.open("wb") as file:
             yield file
+            # On disk before it gets the name: otherwise a power cut could leave the name with an empty file.
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
     except BaseException:
-        with suppress(OSError):  # half a file would only take the space that was missing
+        # Half a file would only take the space that was missing.
+        with suppress(OSError):
             partial.unlink()
         raise
 
@@ -103,7 +106,8 @@ def load_state(path: Path | str, identity: dict[str, Any] | None = None) -> dict
     """
     try:
         state: dict[str, Any] = torch.load(path, weights_only=True)
-    except Exception as error:  # torch raises half a dozen unrelated types for a damaged file
+    # torch raises half a dozen unrelated types for a damaged file.
+    except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{path} is damaged ({reason}); delete it to start again") from error
     if identity is not None and state.get("identity") != identity:

@@ -151,7 +151,8 @@ def sample(logits: Tensor, temperature: float, generator: torch.Generator | None
     log_p = (logits / (temperature or 1.0)).log_softmax(-1)
     if temperature == 0:
         tokens = log_p.argmax(-1)
-    else:  # one random number a row; torch.multinomial draws one a word, and takes four times as long
+    else:
+        # One random number a row: torch.multinomial draws one a word, and takes four times as long.
         # The words share a line of length one, each as much as it is likely; the word under a random point is drawn. By
         # rounding the line is a little longer or shorter than one, so the point is scaled by its real length.
         below = log_p.exp().cumsum(-1)

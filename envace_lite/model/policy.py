@@ -72,38 +72,33 @@ class Policy:
     model: Any
     chat: Chat
 
+    def __post_init__(self) -> None:
+        # Without families it is the usual attention, so this changes nothing for plain uses of the model.
+        self._transformer.set_attn_implementation(FAMILIES)
+
     @property
     def is_lora(self) -> bool:
         """Whether only adapters are trained."""
         return isinstance(self.model, PeftModel)
 
-    def __post_init__(self) -> None:
-        self._transformer.set_attn_implementation(FAMILIES)
-
     @property
     def _transformer(self) -> Any:
         """The model of transformers within, adapters and all."""
-        return self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
+        return self.model.get_base_model() if self.is_lora else self.model
 
     def folded(self) -> Policy:
         """The policy as a plain model: itself, or for LoRA a copy with the adapters folded into its weights.
 
         Rollouts are sampled from it, since a folded model samples much faster. What is trained stays as it is.
         """
-        if not isinstance(self.model, PeftModel):
-            return self
-        return Policy(copy.deepcopy(self.model).merge_and_unload(), self.chat)
+        return Policy(copy.deepcopy(self.model).merge_and_unload(), self.chat) if self.is_lora else self
 
     @torch.no_grad()
     def log_probs(self, families: Sequence[Family], temperature: float = 1.0) -> tuple[Tensor, Tensor]:
         """Log-probability of each token of each completion, and the entropy of the distribution it was drawn from.
 
-        The prompt is read once for all its completions, forward and backward (see `shared_prefix.Branches`). Rollouts
-        in groups have prompts longer than what follows, so this more than halves the work of an update.
-
-        Args:
-            families: prompts with their completions, as token ids.
-            temperature: the logits are divided by it.
+        A prompt is read once for all its completions, forward and backward (see `shared_prefix.Branches`), which more
+        than halves the work of an update.
 
         Returns:
             Two tensors of (N,): the tokens of all completions of all families, in their order.
@@ -120,17 +115,11 @@ class Policy:
     ) -> tuple[Tensor, Tensor]:
         """Set the parameters' gradients to those of an objective that is a sum over tokens.
 
-        A few families of similar length are computed at a time, forward and backward, so that everything stays in the
-        processor's cache; `workers` threads share them. Gradients are added in the order of the batches, so the number
-        of workers does not change the result.
-
-        Args:
-            families: as for `log_probs`.
-            objective: of some of the tokens.
-            workers: threads; each should have one torch thread.
+        `workers` threads, which should have one torch thread each, share the batches of families. Their number does not
+        change the result.
 
         Returns:
-            Log-probabilities and entropies as `log_probs` does.
+            Log-probabilities and entropies, as `log_probs` does.
         """
         parameters = [p for p in self.model.parameters() if p.requires_grad]
 
@@ -141,9 +130,11 @@ class Policy:
             grads = torch.autograd.grad(objective(log_p, entropy, where), parameters)
             return [where, log_p.detach(), entropy.detach()], grads
 
+        # A batch goes forward and backward before the next one, so that everything stays in the processor's cache.
         with ThreadPoolExecutor(workers) as pool:
             each = pool.map if workers > 1 else map
             parts, grads = zip(*each(work, _batches(families)), strict=True)
+        # Added in the order of the batches, whichever thread was first: sums of floats depend on their order.
         for parameter, *of_batches in zip(parameters, *grads, strict=True):
             parameter.grad = sum(of_batches[1:], of_batches[0])
         return _in_order(parts)
@@ -158,6 +149,7 @@ class Policy:
         ).last_hidden_state[0]
         # The state of a token predicts the next one: a completion's first token is predicted by the prompt's last.
         logits = model.lm_head(states.index_select(0, branches.before))
+        # As `sample` drew them: at temperature 0 it takes the likeliest token, and tells its probability at 1.
         log_p = (logits if temperature in (0.0, 1.0) else logits / temperature).log_softmax(-1)
         entropy = -(log_p.exp() * log_p).sum(-1)
         return log_p.gather(-1, ids[branches.own, None]).squeeze(-1), entropy
@@ -167,10 +159,8 @@ class Policy:
         return sum(p.numel() for name, p in self.model.named_parameters() if "lora_" not in name)
 
     def save(self, folder: Path | str) -> None:
-        """Write model and tokenizer so that plain transformers can load them (adapters are folded in).
-
-        They are written to a folder within the folder first, so that an interrupt leaves an earlier policy whole.
-        """
+        """Write model and tokenizer so that plain transformers can load them (adapters are folded in)."""
+        # To a folder within the folder first, so that an interrupt leaves an earlier policy whole.
         folder = Path(folder)
         partial = folder / ".partial"
         try:
@@ -273,7 +263,8 @@ def _compose(embeddings: Tensor, chat: Chat) -> None:
     """
     for word, index in chat.index.items():
         parts = [chat.index[part] for part in word.split(":") if part in chat.index]
-        if len(parts) == 2:  # the sum of two has the length of one after the division
+        # The sum of two random vectors is longer by the root of two; the division gives it the length of one.
+        if len(parts) == 2:
             embeddings[index] = embeddings[parts].sum(0) / math.sqrt(2)
 
 
@@ -281,8 +272,8 @@ def load_policy(folder: Path | str) -> Policy:
     """Load a compact policy from a folder.
 
     Raises:
-        PolicyError: when the folder does not exist, the weights are damaged, or the vocabulary is another one;
-            `NotCompactError` when it is another kind of model.
+        PolicyError: the folder does not exist, its weights are damaged, or they have another vocabulary.
+        NotCompactError: it is another kind of model.
     """
     folder = Path(folder)
     if not (folder / "config.json").is_file():

@@ -20,6 +20,19 @@ def messages_of(trajectory: Trajectory, chat: Chat) -> list[tuple[str, str]]:
     return [(who, text) for who, text in trajectory.segments(chat) if who != "given"]
 
 
+def bare(text: str) -> str:
+    """A message without its `<end>`."""
+    return text.removesuffix("<end>").rstrip()
+
+
+def parsed(text: str, task: Task) -> dict[str, Any] | None:
+    """What the act role wrote, as a standard message; None for one that is unfinished or malformed."""
+    try:
+        return act_message(bare(text), task.tools) if text.endswith("<end>") else None
+    except ToolError:
+        return None
+
+
 def size(messages: Messages, chat: Chat) -> int:
     """Tokens of some messages."""
     return len(chat.render(messages, ())) if messages else 0
@@ -81,16 +94,3 @@ class Choice:
     def spent(self) -> int:
         """Tokens so far."""
         return self.prefill + self.memory + sum(len(t.ids) - t.roles.count(GIVEN) for t in self.drawn)
-
-
-def parsed(text: str, task: Task) -> dict[str, Any] | None:
-    """What the act role wrote, as a standard message; None for one that is unfinished or malformed."""
-    try:
-        return act_message(bare(text), task.tools) if text.endswith("<end>") else None
-    except ToolError:
-        return None
-
-
-def bare(text: str) -> str:
-    """A message without its `<end>`."""
-    return text.removesuffix("<end>").rstrip()

@@ -4,9 +4,6 @@ Whether imagining helps can only be said beside other uses of what it costs. Eac
 most tokens before one committed message, beyond one reading of the conversation. All read and written tokens count,
 discarded ones too. With a token budget of 0 each of them is plain execution, bit for bit.
 
-    SelfConsistency    many candidates, and the call that most of them are; with `verified`, of those that the
-                       verifier does not call broken
-
 What is simplified: candidates are written side by side, and those that the budget would not have paid for are dropped.
 """
 
@@ -30,13 +27,7 @@ CALL = 3
 
 
 class Control(Deliberation):
-    """A way of spending a token budget.
-
-    Args:
-        policy: acts.
-        token_budget: most tokens before one message, beyond one reading of the conversation.
-        temperature, seed: as for `Plain`.
-    """
+    """A way of spending a token budget; the other arguments are those of `Plain`."""
 
     def __init__(self, policy: Policy, token_budget: int, *, temperature: float = 1.0, seed: int = 0):
         super().__init__(policy, temperature=temperature, seed=seed)
@@ -54,7 +45,6 @@ class SelfConsistency(Control):
     Args:
         verified: whether the verifier reads each candidate, and those that it calls broken have no vote. It knows the
             real responses so far and no rehearsed one: what a verifier is worth without imagination.
-        policy, token_budget, options: as for `Control`.
     """
 
     def __init__(self, policy: Policy, token_budget: int, *, verified: bool = False, **options: Any):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -150,11 +151,9 @@ class Plain:
 
     def run(self, tasks: Sequence[Task]) -> list[Episode]:
         """Carry out each task once on the real environment. Bit-equal to `rollout` with `Execute`."""
-        responder, generator = self.responder(), torch.Generator().manual_seed(self.seed)
-        trajectories = rollout(
-            self.policy, tasks, responder, temperature=self.temperature, generator=generator
-        )
-        return [self._replayed(trajectory, responder) for trajectory in trajectories]
+        responder, draws = self.responder(), torch.Generator().manual_seed(self.seed)
+        made = rollout(self.policy, tasks, responder, temperature=self.temperature, generator=draws)
+        return [self._replayed(trajectory, responder) for trajectory in made]
 
     def _replayed(self, trajectory: Trajectory, responder: Execute) -> Episode:
         """The episode that a trajectory tells of, message by message, in a session of its own.
@@ -220,14 +219,8 @@ class Deliberation(Plain):
     ) -> Iterator[list[Trajectory]]:
         """`count` imagined continuations of each situation, in batches."""
         step = max(ROWS // count, 1)
+        imagine = partial(rollout, self.policy, temperature=self.temperature, generator=generator)
         for start in range(0, len(situations), step):
-            drawn = rollout(
-                self.policy,
-                situations[start : start + step],
-                responder,
-                group_size=count,
-                temperature=self.temperature,
-                generator=generator,
-                max_tokens=max_tokens,
-            )
+            some = situations[start : start + step]
+            drawn = imagine(some, responder, group_size=count, max_tokens=max_tokens)
             yield from (drawn[i : i + count] for i in range(0, len(drawn), count))

@@ -21,7 +21,6 @@ from html import escape
 from envace_lite.world.tools import ToolResponse
 
 TOKENS = ("prefill", "memory", "committed", "imagined", "discarded")
-"""The kinds of tokens; see the module's docstring."""
 
 
 @dataclass(frozen=True)
@@ -140,10 +139,8 @@ class Ledger:
 
     def __repr__(self) -> str:
         counted = ", ".join(f"{count} {name}" for name, count in self.tokens.items())
-        calls = len(self.responses("committed"))
-        return (
-            f"<Ledger: {calls} committed calls, {len(self.responses('imagined'))} imagined, tokens {counted}>"
-        )
+        committed, imagined = (len(self.responses(kind)) for kind in ("committed", "imagined"))
+        return f"<Ledger: {committed} committed calls, {imagined} imagined, tokens {counted}>"
 
     def _repr_html_(self) -> str:
         cells = (

@@ -28,6 +28,7 @@ from envace_lite.world.tools import MALFORMED, ToolCall, ToolResponse
 
 MODES = ("parallel", "sequential")
 OCCASIONS = ("always", "write")
+_Waiting = tuple[Episode, Choice]
 
 
 class PrivateRehearsal(Deliberation):
@@ -81,7 +82,7 @@ class PrivateRehearsal(Deliberation):
     def decide(self, episodes: Sequence[Episode], generator: torch.Generator) -> list[Choice]:
         """Imagine for all these episodes together, and choose."""
         choices = [Choice() for _ in episodes]
-        waiting = list(zip(episodes, choices, strict=True))
+        waiting: list[_Waiting] = list(zip(episodes, choices, strict=True))
         drafts = int(self.when == "write")
         if drafts:
             # A draft is a continuation that ends at its first call, unanswered.
@@ -100,11 +101,7 @@ class PrivateRehearsal(Deliberation):
         return choices
 
     def _imagine(
-        self,
-        waiting: Sequence[tuple[Episode, Choice]],
-        responder: Rehearse,
-        count: int,
-        generator: torch.Generator,
+        self, waiting: Sequence[_Waiting], responder: Rehearse, count: int, generator: torch.Generator
     ) -> None:
         """Draw `count` continuations in each of these episodes, and remember what they saw refused."""
         chat = self.policy.chat
