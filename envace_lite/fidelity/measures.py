@@ -55,11 +55,7 @@ from the question: an honest account of optimism needs the share of real errors 
 def compare(
     pairs: Sequence[ProbePair], rehearsed: Sequence[ToolResponse], log_probs: Sequence[float] | None = None
 ) -> pd.DataFrame:
-    """One row a pair: what was real, what was rehearsed, and how they agree.
-
-    Args:
-        rehearsed: one response a pair.
-        log_probs: of the rehearsed responses; `confidence` is their probability, NaN without them.
+    """One row a pair: what was real, what was rehearsed (with its probability as `confidence`), and how they agree.
 
     Columns `exact`, `valid`, `real_error`, `rehearsed_error`, `rehearsed_success` are flags; a response that is not
     well formed, or abstains, is neither an error nor a success. `leaves_G`, `right_G`, `wrong_G` count the leaves of
@@ -182,10 +178,8 @@ def by_depth(frame: pd.DataFrame) -> pd.DataFrame:
 class Reliability:
     """How far a rehearse role's confidence can be relied on.
 
-    Args:
-        table: by bin of confidence: `pairs`, mean `confidence`, share of them that are `right`.
-        error: expected calibration error (Guo et al., arXiv 1706.04599): the mean distance of confidence and
-            share right, each bin weighted by its pairs.
+    `table` has for each bin of confidence its `pairs`, their mean `confidence`, and the share that is `right`. `error`
+    is the mean distance of the two, weighted by the pairs: the expected calibration error (arXiv 1706.04599).
     """
 
     table: pd.DataFrame

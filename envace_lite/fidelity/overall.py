@@ -93,14 +93,9 @@ def report(
     per_state: int = 4,
     known: Sequence[ProbePair] | None = None,
 ) -> FidelityReport:
-    """Probe a model with calls of every kind, well formed or not.
+    """Probe a model with calls of every kind, well formed or not; `seed` and `per_state` as for `probe_pairs`.
 
-    Args:
-        tasks: of any domains.
-        seed: of the mutated calls.
-        per_state: pairs a state.
-        known: where the most frequent responses are taken from; the probe's own pairs by default, which
-            flatters that baseline.
+    The most frequent responses are taken from `known`, by default the probe's own pairs, which flatters that baseline.
     """
     pairs = probe_pairs(tasks, seed, per_state, list(MUTATIONS))
     rehearsed = ask(model, pairs)

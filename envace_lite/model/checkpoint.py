@@ -75,13 +75,9 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def save_state(path: Path | str, identity: dict[str, Any], **state: Any) -> None:
-    """Write a state; an interrupt leaves the earlier one whole.
+    """Write a state, and with it what has to be the same when the run is continued (`identity`).
 
-    Args:
-        identity: what has to be the same when the run is continued.
-
-    Raises:
-        CheckpointError: when it cannot be written.
+    An interrupt leaves the earlier one whole. Raises `CheckpointError` when it cannot be written.
     """
     # In memory first: a full disk, or an interrupt, within torch's own writing ends as "unexpected pos 768 vs 662".
     whole = io.BytesIO()
@@ -96,13 +92,10 @@ def save_state(path: Path | str, identity: dict[str, Any], **state: Any) -> None
 
 
 def load_state(path: Path | str, identity: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Read a state.
-
-    Args:
-        identity: of the run that wants to go on; None looks at the state of any run.
+    """Read a state. With `identity`, that of the run that wants to go on, only the state of this very run.
 
     Raises:
-        CheckpointError: when the file is damaged, or of a run with another identity.
+        CheckpointError: the file is damaged, or of a run with another identity.
     """
     try:
         state: dict[str, Any] = torch.load(path, weights_only=True)

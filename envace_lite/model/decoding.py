@@ -140,10 +140,7 @@ class Decoder:
 
 
 def sample(logits: Tensor, temperature: float, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-    """Draw a token a row. Greedy at temperature 0.
-
-    Args:
-        logits: (B, V).
+    """Draw a token a row from logits (B, V); greedy at temperature 0.
 
     Returns:
         Tokens (B,) and the log-probabilities (B,) with which they were drawn.
@@ -221,12 +218,9 @@ def square_mask(real: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A conversation, and who is to write the next message.
+    """A conversation in the standard form, the tools' JSON schemas, and who is to write the next message.
 
-    Args:
-        messages: in the standard form.
-        tools: JSON schemas.
-        role: `"act"`, or the name of the tool that the rehearse role is to play.
+    `role` is `"act"`, or the name of the tool that the rehearse role is to play.
     """
 
     messages: Sequence[Mapping[str, Any]]

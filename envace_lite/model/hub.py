@@ -107,11 +107,7 @@ class ChatModel:
 
 
 def load_model(folder: Path | str) -> Policy | ChatModel:
-    """A compact policy, or any other causal language model whose chat template has tools.
-
-    Raises:
-        PolicyError: saying what is wrong with the folder.
-    """
+    """A compact policy, or any other causal language model whose chat template has tools; else a `PolicyError`."""
     try:
         return load_policy(folder)
     except NotCompactError:

@@ -3,12 +3,11 @@
 Rollouts come in groups, and a group's prompt is longer than what follows it. So the rows of a prompt form a *family*.
 The examples below have two families: the prompt `a b c` with the rows r0 and r1, and the prompt `d e` with the row r2.
 
-*Sampling* (`Seats`) reads a cache of keys and values for each new token, and that is what it waits for. A family's
-cache holds the prompt once and each row's own tokens after it; the queries of its rows are computed together, and
-a mask lets each see the prompt and itself. Every other part of the model sees plain rows of one token.
+*Sampling* (`Seats`) waits for the reading of cached keys and values. A family's cache holds the prompt once and each
+row's own tokens after it; its rows are computed together, and a mask lets each see the prompt and itself.
 
-*An update* (`Branches`) reads whole completions. Every other part of the model sees one long row of tokens without
-any padding; attention takes from it a block for each prompt and one for each completion.
+*An update* (`Branches`) reads whole completions. The rest of the model sees one long row of tokens without padding;
+attention takes from it a block for each prompt and one for each completion.
 """
 
 from __future__ import annotations

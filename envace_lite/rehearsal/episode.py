@@ -3,9 +3,8 @@
 What is simplified against the paper: all open episodes decide together, so that one batch of the rollout engine
 imagines for all of them; no imagined continuation sees what the user will say later.
 
-`Plain` commits each message as it is written: plain execution, the N = 0 of every comparison. A `Deliberation` thinks
-first, in one of several ways (see `private` and `controls`), and then commits one message, in every episode that is
-still open. Sessions are guarded as long as it thinks.
+`Plain` commits each message as it is written: the N = 0 of every comparison. A `Deliberation` thinks first, in one of
+several ways (see `private` and `controls`), while sessions are guarded, and then commits one message in each episode.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ class Episode:
         memory: tokens of memory in the conversation.
         number: committed messages.
         beyond: tokens taken for them, beyond one reading of the conversation for each.
-        promised: whether the verifier finds the request carried out in the imagined continuation, calls and all, that
-            the first committed message was taken from.
+        promised: whether, by the verifier, the calls of the continuation behind the first message carry out the request.
     """
 
     def __init__(self, task: Task, session: Session | None = None):

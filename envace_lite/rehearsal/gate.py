@@ -86,10 +86,7 @@ class Gate:
         return cls(tools, rehearser, writes=writes, rule=rule, ask=ask, session=session)
 
     def __call__(self, name: str, **arguments: Any) -> tuple[Decision, Any]:
-        """Pass a call on, or hold it back.
-
-        Returns:
-            The decision, and the tool's own result; None for a call that was held back.
+        """Pass a call on, or hold it back. Returns the decision, and the tool's own result or None.
 
         Raises:
             KeyError: no tool has that name.
