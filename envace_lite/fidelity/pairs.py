@@ -34,9 +34,8 @@ class ProbePair:
 
     Args:
         task: whose conversation it is.
-        history: the plan's earlier calls with their responses (the real ones, unless `with_history` changed them).
-        call: what is asked now.
-        real: the real response.
+        history: the plan's earlier calls with their responses: the real ones, or in `open_loop` rehearsed ones.
+        call, real: what is asked now, and the real response.
         mutation: `planned`, or a key of `MUTATIONS`.
         turn: the user turn in which the call is made.
     """

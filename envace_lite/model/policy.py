@@ -106,12 +106,7 @@ class Policy:
         return _in_order([[where, *self._log_probs(some, temperature)] for some, where in _batches(families)])
 
     def backward(
-        self,
-        families: Sequence[Family],
-        objective: Objective,
-        *,
-        temperature: float = 1.0,
-        workers: int = 1,
+        self, families: Sequence[Family], objective: Objective, *, temperature: float = 1.0, workers: int = 1
     ) -> tuple[Tensor, Tensor]:
         """Set the parameters' gradients to those of an objective that is a sum over tokens.
 

@@ -44,7 +44,7 @@ class Episode:
         memory: tokens of memory in the conversation.
         number: committed messages.
         beyond: tokens taken for them, beyond one reading of the conversation for each.
-        promised: whether, by the verifier, the calls of the continuation behind the first message carry out the request.
+        promised: whether, by the verifier, the calls of the continuation behind the first message did what was asked.
     """
 
     def __init__(self, task: Task, session: Session | None = None):
