@@ -172,16 +172,14 @@ def complete(
     Returns:
         For each prefix the message without `<end>`, and its log-probability.
     """
-    chat = policy.chat
-    # Prefixes of similar length go together, so that little is padded; the results come back in their own order.
+    chat, model = policy.chat, policy.folded().model
+    written: list[list[int]] = [[] for _ in prefixes]
+    total = [0.0] * len(prefixes)
+    # Prefixes of similar length go together, so that little is padded.
     order = sorted(range(len(prefixes)), key=lambda i: len(prefixes[i]))
-    results: list[tuple[str, float]] = [("", 0.0)] * len(prefixes)
-    model = policy.folded().model
     for start in range(0, len(order), at_once):
         rows = order[start : start + at_once]
         decoder = Decoder(model, [prefixes[i] for i in rows], 1, LONGEST_MESSAGE, chat.pad)
-        written: dict[int, list[int]] = {i: [] for i in rows}
-        total = dict.fromkeys(rows, 0.0)
         for _ in range(LONGEST_MESSAGE):
             tokens, log_p = sample(decoder.logits, temperature, generator)
             for i, token, value in zip(rows, tokens.tolist(), log_p.tolist(), strict=True):
@@ -193,13 +191,10 @@ def complete(
                 break
             if len(running) < len(rows):
                 decoder.pick(torch.tensor(running))
-                tokens = tokens[running]
-                rows = [rows[row] for row in running]
+                tokens, rows = tokens[running], [rows[row] for row in running]
             decoder.step(tokens)
-        for i, ids in written.items():
-            ended = ids[-1:] == [chat.end]
-            results[i] = (chat.decode(ids[:-1] if ended else ids), total[i])
-    return results
+    texts = [chat.decode(token for token in ids if token != chat.end) for ids in written]
+    return list(zip(texts, total, strict=True))
 
 
 def pad_left(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:

@@ -169,8 +169,8 @@ class Policy:
             for path in sorted(partial.iterdir(), key=lambda path: path.name == "config.json"):
                 path.replace(folder / path.name)
         except (OSError, SafetensorError) as error:
-            reason = error.strerror if isinstance(error, OSError) else None
-            raise PolicyError(f"cannot write the policy to {folder}: {reason or error}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise PolicyError(f"cannot write the policy to {folder}: {reason}") from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
