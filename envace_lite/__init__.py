@@ -2,9 +2,8 @@
 
 import os
 
-os.environ.setdefault(
-    "OMP_WAIT_POLICY", "PASSIVE"
-)  # before torch: waiting threads must not eat a working core
+# Before torch is imported: waiting threads must not eat a working core.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from envace_lite import interrupts
 from envace_lite.evaluate import Report

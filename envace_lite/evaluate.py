@@ -73,10 +73,12 @@ class Report:
             return counts(self.pairs, metric)
         numbers = self.tasks.drop(columns=["task", "domain", "kind"], errors="ignore").astype(float)
         column = {name: numbers[name].to_numpy() for name in numbers}
+        # A mean over the tasks is a ratio, too: its denominator is 1 for each.
         if metric in column:
             return column[metric], np.ones(len(self.tasks))
         if metric == "deployment_gap":
             return column["rehearsed_success"] - column["real_success"], np.ones(len(self.tasks))
+        # The others are ratios of sums over all tasks, so a task with many calls weighs more.
         if metric == "consistency":
             return column["wm2real"], column["real_success"]
         wanted, made, both = (column[c] for c in ("plan_calls", "committed_calls", "matched_calls"))
@@ -98,26 +100,18 @@ def deploy(
     trajectories = rollout(policy, tasks, responder, temperature=0.0)
     rows = []
     for trajectory, session in zip(trajectories, responder.sessions, strict=True):
-        task = trajectory.task
-        result = session.verify(trajectory.answers)
+        task, result = trajectory.task, session.verify(trajectory.answers)
+        # Multisets: a right write that is made twice is wrong once. Counted against the outcome that fits best.
         effective = Counter(call.text for call, response in trajectory.exchanges if response.changed)
         wrong = min((effective - Counter(outcome.writes)).total() for outcome in task.outcomes)
+        # Calls beside those of the plan, by the tool's name alone: another order of the calls is no fault.
         plan = Counter(text.split()[0] for turn in task.plan for text in turn)
         made = Counter(call.name for call, _ in trajectory.exchanges)
-        rows.append(
-            {
-                "task": task.id,
-                "domain": task.domain,
-                "kind": task.tags[0],
-                "real_success": result.success,
-                "right_answer": result.answer,
-                "right_state": result.state,
-                "committed_calls": made.total(),
-                "wrong_writes": wrong,
-                "plan_calls": plan.total(),
-                "matched_calls": (plan & made).total(),
-            }
-        )
+        about = {"task": task.id, "domain": task.domain, "kind": task.tags[0]}
+        ended = {"real_success": result.success, "right_answer": result.answer, "right_state": result.state}
+        calls = {"committed_calls": made.total(), "wrong_writes": wrong}
+        beside = {"plan_calls": plan.total(), "matched_calls": (plan & made).total()}
+        rows.append({**about, **ended, **calls, **beside})
     return trajectories, pd.DataFrame(rows)
 
 
@@ -130,6 +124,7 @@ def rehearsed_alone(policy: Policy, tasks: Sequence[Task], world: Responder | No
     """
     rows = []
     for trajectory in rollout(policy, tasks, world, temperature=0.0):
+        # The episode is over. Only now is the real environment opened, and its responses are read by nobody.
         session = get_domain(trajectory.task.domain).reset(trajectory.task)
         for call, _ in trajectory.exchanges:
             session.call(call)

@@ -23,6 +23,7 @@ def role_baseline(rewards: Tensor, outputs: Tensor) -> Tensor:
     Returns:
         (P, 1); the plain mean where the role wrote nothing at all.
     """
+    # `clamp` only keeps the division quiet where the role wrote nothing; `where` then takes the other value.
     total = outputs.sum(-1, keepdim=True)
     weighted = (outputs * rewards).sum(-1, keepdim=True) / total.clamp(min=1)
     return torch.where(total > 0, weighted, rewards.mean(-1, keepdim=True))
@@ -40,5 +41,6 @@ def clipped_loss(log_p: Tensor, old_log_p: Tensor, advantages: Tensor, clip: flo
         log_p, old_log_p, advantages: (N,), for each trained token.
         clip: how far the ratio may leave 1 before the gradient stops.
     """
+    # The worse of the two: a token gains nothing by moving further than the clip, but may always come back.
     ratio = (log_p - old_log_p).exp()
     return -torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)

@@ -18,10 +18,9 @@ Reward = Callable[[Trajectory], float]
 
 def believed_writes(trajectory: Trajectory) -> tuple[str, ...]:
     """The calls that took effect according to their responses, as sorted compact sentences."""
-    effective = [
-        call.text for call, response in trajectory.exchanges if response.changed and not response.error
-    ]
-    return tuple(sorted(effective))
+    # Sorted, as in the label: only which calls took effect counts, not their order.
+    exchanges = trajectory.exchanges
+    return tuple(sorted(call.text for call, told in exchanges if told.changed and not told.error))
 
 
 def task_success(trajectory: Trajectory) -> float:

@@ -4,15 +4,9 @@ What is simplified against the paper: a batch advances one token a time on one C
 a call that cannot be parsed ends the episode as a failure instead of bringing an error from the harness.
 
 Each row of the batch takes one token a step. Some tokens are sampled, by the act role or by the rehearse role; the
-others are injected: headers, injected responses, what the user says next. So all rows stay in the same column of one
-preallocated key-value cache. A group's prompt is read once, rows that are finished leave the batch, and the ids that
-were sampled are the ids that are trained on: nothing is decoded and encoded again.
-
-Who answers a call is the responder's business:
-
-    Rehearse    the policy itself, in its rehearse role (world rehearsal)
-    Execute     the real environment
-    Simulate    another, frozen policy
+others are injected: headers, injected responses, what the user says next. A group's prompt is read once, rows that are
+finished leave the batch, and the ids that were sampled are the ids that are trained on: nothing is encoded again.
+Who answers a call is the responder's business: `Rehearse`, `Execute`, `Simulate`.
 """
 
 from __future__ import annotations
@@ -147,11 +141,8 @@ class Trajectory:
 
     def segments(self, chat: Chat) -> list[tuple[str, str]]:
         """The episode as (who, words): `act`, `rehearse` or `given`, in the order of the tokens."""
-        runs = [
-            (role, [i for _, i in run])
-            for role, run in groupby(zip(self.roles, self.ids, strict=True), itemgetter(0))
-        ]
-        return [(ROLE_NAMES.get(role, "given"), chat.decode(ids)) for role, ids in runs]
+        runs = groupby(zip(self.roles, self.ids, strict=True), itemgetter(0))
+        return [(ROLE_NAMES.get(role, "given"), chat.decode(i for _, i in run)) for role, run in runs]
 
     def __repr__(self) -> str:
         calls = "; ".join(f"{call.text} -> {response.text}" for call, response in self.exchanges)
@@ -172,20 +163,16 @@ def act_message(text: str, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]
 class Row:
     """One row of the batch: what it is doing, and which tokens are injected before it samples again.
 
-    Args:
-        max_tokens: the row ends as `overlong` with so many tokens, or when the context is full.
-
-    Raises:
-        ValueError: the prompt alone fills the context.
+    It ends as `overlong` with `max_tokens` tokens, or when the context is full. Raises `ValueError` for a prompt that
+    alone fills the context.
     """
 
     def __init__(self, chat: Chat, trajectory: Trajectory, responder: Responder, max_tokens: int):
         self.chat, self.trajectory, self.responder = chat, trajectory, responder
         self.room = min(max_tokens, CONTEXT - len(trajectory.prompt))
         if self.room < 1:
-            raise ValueError(
-                f"{trajectory.task.id}: its prompt has {len(trajectory.prompt)} tokens, and the context {CONTEXT}"
-            )
+            size = len(trajectory.prompt)
+            raise ValueError(f"{trajectory.task.id}: its prompt has {size} tokens, and the context {CONTEXT}")
         self.answer = responder.open(trajectory.task)
         self.injected: deque[int] = deque()
         self.message: list[int] = []
@@ -200,9 +187,12 @@ class Row:
     def take(self, token: int, log_prob: float) -> None:
         """Append a sampled token, or the next injected one in its place."""
         record = self.trajectory
+        # One token in every step, injected or sampled: so all rows stay in the same column of the key-value cache. What
+        # was sampled in the place of an injected token is dropped.
         if self.injected:
             record.append(self.injected.popleft(), GIVEN, 0.0)
         else:
+            # What a simulator writes is given: it is no word of the policy, so the policy is not trained on it.
             role = self.responder.role if self.rehearsing else ACT
             record.append(token, role, log_prob if role != GIVEN else 0.0)
             self.message.append(token)
@@ -210,7 +200,8 @@ class Row:
                 self._close()
         if not self.done and (len(self.message) >= LONGEST_MESSAGE or len(record.ids) >= self.room):
             record.stop_reason = "overlong"
-            record.outputs[self._author] += bool(self.message)  # a message that is cut off was written too
+            # A message that is cut off was written, too: its role's baseline has to count it.
+            record.outputs[self._author] += bool(self.message)
 
     @property
     def _author(self) -> int:
@@ -222,6 +213,7 @@ class Row:
         outputs = self.trajectory.outputs
         outputs[self._author] += 1
         if self.rehearsing:
+            # A response that is not well formed stays in the conversation; its exchange says `malformed`.
             self._responded(ToolResponse.parse(text), text)
         elif self.responder.aside(outputs[ACT]):
             self.injected.append(self.chat.assistant)
@@ -240,6 +232,7 @@ class Row:
             record.answers.append(message["content"])
             self._next_turn()
         elif not self.responder.horizon:
+            # Only the first message was wanted (drafts, votes): its calls stay without a response.
             record.stop_reason = "horizon"
         else:
             self.pending.extend(map(ToolCall.from_message, message["tool_calls"]))
@@ -255,6 +248,7 @@ class Row:
         self.turn += 1
 
     def _respond(self) -> None:
+        # The header alone changes the role: after it the same weights write the response, until their `<end>`.
         call = self.pending[0]
         self.injected.extend(self.chat.encode(f"<tool> {call.name}"))
         if self.answer is None:
@@ -270,6 +264,7 @@ class Row:
         self.trajectory.exchanges.append((call, response))
         self.trajectory.said.append({"role": "tool", "name": call.name, "content": text})
         self.rehearsing = False
+        # Calls of one message are answered one after another, before the act role reads the responses.
         if self.pending:
             self._respond()
         elif len(self.trajectory.exchanges) >= self.responder.horizon:
@@ -299,20 +294,17 @@ def rollout(
         max_tokens: an episode with so many tokens ends as `overlong`.
 
     Returns:
-        Trajectories, those of one task next to each other.
+        Trajectories; those of one task are next to each other.
 
     Raises:
-        VocabularyError: a simulator has another vocabulary.
-        ValueError: a prompt alone fills the context.
+        VocabularyError, ValueError: a simulator has another vocabulary; a prompt alone fills the context.
     """
     if not tasks:
         return []
     responder, chat = responder or Rehearse(), policy.chat
     policies = [policy, *([responder.simulator] if responder.simulator else [])]
     if any(p.chat.words != chat.words for p in policies):
-        raise VocabularyError(
-            "the simulator has another vocabulary than the policy; train both from the same base"
-        )
+        raise VocabularyError("the simulator has another vocabulary; train it from the base of the policy")
     responder.start()
     prompts = [chat.render(task.messages, task.tools, prompt="act") for task in tasks]
     rows = [
@@ -321,23 +313,28 @@ def rollout(
         for _ in range(group_size)
     ]
     room = max(row.room for row in rows)
+    # A simulator has a cache of its own and reads every token, too: each policy knows the whole conversation.
     decoders = [Decoder(p.folded().model, prompts, group_size, room, chat.pad) for p in policies]
     active = rows
     while True:
+        # 1. Each row samples from whoever writes in it.
         logits = decoders[0].logits
         if responder.simulator:
             rehearsing = torch.tensor([row.rehearsing for row in active])
             logits = torch.where(rehearsing[:, None], decoders[1].logits, logits)
         tokens, log_p = sample(logits, temperature, generator)
+        # 2. It takes that token, or an injected one in its place.
         for row, token, value in zip(active, tokens.tolist(), log_p.tolist(), strict=True):
             if not row.done:
                 row.take(token, value)
+        # 3. Rows that are done leave when a fifth of them is: copying the cache costs about as much as one step.
         running = [place for place, row in enumerate(active) if not row.done]
         if not running:
             return [row.trajectory for row in rows]
-        if len(running) <= 0.8 * len(active):  # copying the cache costs about as much as one step
+        if len(running) <= 0.8 * len(active):
             for decoder in decoders:
                 decoder.pick(torch.tensor(running))
             active = [active[place] for place in running]
+        # 4. The models read what was taken. A row that is done but still there repeats its last token, unrecorded.
         for decoder in decoders:
             decoder.step(torch.tensor([row.trajectory.ids[-1] for row in active]))

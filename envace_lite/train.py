@@ -3,9 +3,6 @@
 What is simplified against the paper: 24 tasks with 8 rollouts a step and LoRA on a 1.4 M model instead of 16 with 4 and
 all weights of an 8 B one; one process; rollouts and updates take turns. Each batch of rollouts is used for one update,
 in which the policy still is the one that sampled them: every probability ratio is 1, so the clip never acts.
-
-Every random draw of a step comes from the seed and the step's number alone. A run that is interrupted and resumed is
-therefore bit for bit the run that was never interrupted.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -78,13 +76,7 @@ class TrainConfig:
 
 @dataclass
 class TrainLog:
-    """What happened, one row a step.
-
-    Args:
-        rows: metrics of each step; see `metrics` for their meaning.
-        observed: what the eval_callback returned, with its step.
-        totals: seconds, rollout tokens, environment calls.
-    """
+    """What happened: the `metrics` of each step, what the eval callback returned, and sums over all steps."""
 
     rows: list[dict[str, float]] = field(default_factory=list)
     observed: list[dict[str, float]] = field(default_factory=list)
@@ -143,6 +135,7 @@ def train(
     path = Path(folder) / "train.pt" if folder else None
     with claimed(folder) if folder else nullcontext():
         if path and path.is_file():
+            # Only what is trained was saved. The rest comes from the base, which `identity` holds to be the same.
             state = load_state(path, identity)
             for name, value in state["parameters"].items():
                 parameters[name].data.copy_(value)
@@ -152,18 +145,19 @@ def train(
             log.observed.append({"step": 0, **eval_callback(0, trained, [])})
         for step in (bar := tqdm(range(first, config.steps), desc="train", unit="step")):
             begin, asked = time.perf_counter(), responder.environment_calls
+            # Every random draw of a step comes from the seed and the step's number alone. A run that is interrupted and
+            # resumed is therefore bit for bit the run that was never interrupted.
             trajectories, rewards = collect(trained, tasks, config, step, responder, reward)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(config, step)
             extra = partial(extra_loss, trained, step, trajectories) if extra_loss else None
-            told = update(
-                trained, trajectories, rewards, config, optimizer, extra_loss=extra, workers=workers
-            )
-            done, row = step + 1, {**metrics(trajectories, rewards), **told}
+            row = update(trained, trajectories, rewards, config, optimizer, extra_loss=extra, workers=workers)
+            done, row = step + 1, {**metrics(trajectories, rewards), **row}
             log.rows.append({"step": done, **row})
             log.totals["seconds"] += time.perf_counter() - begin
             log.totals["tokens"] += sum(len(t.ids) for t in trajectories)
             log.totals["environment_calls"] += responder.environment_calls - asked
+            # What looks on comes last: its time is not that of training, and a checkpoint holds what it has returned.
             bar.set_postfix({name: f"{row[name]:.2f}" for name in ("reward", "informative")})
             if eval_callback and done % config.observe_every == 0:
                 log.observed.append({"step": done, **eval_callback(done, trained, trajectories)})
@@ -194,20 +188,17 @@ def collect(
     reward: Reward,
 ) -> tuple[list[Trajectory], Tensor]:
     """The rollouts of a step and their rewards (prompts, group_size)."""
-    rng = Random(f"{config.seed}/{step}")
+    rng, size = Random(f"{config.seed}/{step}"), config.group_size
+    generator = torch.Generator().manual_seed(1_000_003 * config.seed + step)
     by_domain: dict[str, list[Task]] = {}
     for task in tasks:
         by_domain.setdefault(task.domain, []).append(task)
-    names = list(by_domain)
+    # The domains take turns: each has its share of every step, however many tasks it has.
+    drawn = [rng.choice(some) for some in islice(cycle(by_domain.values()), config.prompts)]
     trajectories = rollout(
-        policy,
-        [rng.choice(by_domain[names[i % len(names)]]) for i in range(config.prompts)],
-        responder,
-        group_size=config.group_size,
-        temperature=config.temperature,
-        generator=torch.Generator().manual_seed(1_000_003 * config.seed + step),
+        policy, drawn, responder, group_size=size, temperature=config.temperature, generator=generator
     )
-    return trajectories, torch.tensor([float(reward(t)) for t in trajectories]).view(-1, config.group_size)
+    return trajectories, torch.tensor([float(reward(t)) for t in trajectories]).view(-1, size)
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
@@ -239,38 +230,43 @@ def update(
     """
     # 1. One advantage for each role in each rollout, (P, G); a role that is not trained has none.
     size, advantages = config.group_size, advantages_by_role(trajectories, rewards, config)
-    # 2. Only groups in which some rollout did better than another teach anything.
+    # 2. Only groups in which some rollout did better than another teach anything: where all advantages are zero, so
+    #    is the gradient. Leaving them out saves their computation and nothing else, as long as step 4 counts them.
     kept = [g for g in range(len(rewards)) if any(values[g].any() for values in advantages.values())]
     groups = [trajectories[g * size : (g + 1) * size] for g in kept]
     members = [t for group in groups for t in group]
-    # 3. Everything by token, in the order of the rollouts: (N,).
+    # 3. Everything by token, in the order of the rollouts: (N,). A token has the advantage of the role that wrote it;
+    #    given tokens, and those of a role that is not trained, keep the weight 0.
     roles = torch.tensor([role for t in members for role in t.roles], dtype=torch.long)
     old = torch.tensor([value for t in members for value in t.log_probs])
     lengths = torch.tensor([len(t.ids) for t in members], dtype=torch.long)
     weights = torch.zeros(len(roles))
     for role, values in advantages.items():
         weights = torch.where(roles == role, values[kept].flatten().repeat_interleave(lengths), weights)
-    # 4. The loss is a mean over all tokens of trained roles, those of skipped groups too.
+    # 4. The loss is a mean over all tokens of trained roles, those of skipped groups too: a step with few groups
+    #    that teach something is a small step.
     total = sum(role in advantages for t in trajectories for role in t.roles)
 
     def objective(log_p: Tensor, _: Tensor, where: Tensor) -> Tensor:
         return clipped_loss(log_p, old[where], weights[where], config.clip).sum() / total
 
+    # 5. The gradient, with each prompt read once for all its rollouts.
     optimizer.zero_grad()
     row: dict[str, float] = {}
     if groups and total:
         families = [Family(group[0].prompt, [t.ids for t in group]) for group in groups]
         log_p, entropy = policy.backward(families, objective, temperature=config.temperature, workers=workers)
+        # Rollouts were sampled with the adapters folded into the weights; here they stand beside them.
         row["drift"] = (log_p - old)[roles != GIVEN].abs().max().item()
         for role in advantages:
             if (roles == role).any():
                 row[f"entropy_{ROLE_NAMES[role]}"] = entropy[roles == role].mean().item()
     if extra_loss:
         extra_loss()
+    # 6. The step. Where nothing has a gradient, nothing moves: the optimiser leaves out what has none, momentum or not.
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     row["grad_norm"] = torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm).item()
-    if parameters:
-        optimizer.step()
+    optimizer.step()
     return row
 
 
@@ -283,6 +279,8 @@ def advantages_by_role(
     2 and 2: the act role's baseline is (3 * 1 + 1 * 0) / 4 = 0.75, so its advantages are 0.25 and -0.75; those of the
     rehearse role are 0.5 and -0.5.
     """
+    # Both roles share the reward of the whole rollout. What differs is the baseline: it is a mean over the role's
+    # messages, so a rollout in which the role wrote a lot weighs more in it.
     roles = [role for role, on in ((ACT, config.train_act), (REHEARSE, config.train_rehearse)) if on]
     outputs = {role: torch.tensor([float(t.outputs[role]) for t in trajectories]) for role in roles}
     return {role: role_advantages(rewards, outputs[role].view_as(rewards)) for role in roles}
@@ -305,6 +303,7 @@ def metrics(trajectories: Sequence[Trajectory], rewards: Tensor) -> dict[str, fl
         "unfinished": sum(t.stop_reason != "answer" for t in trajectories) / len(trajectories),
     }
     for role, name in ROLE_NAMES.items():
+        # Weighed by messages, as in the role's baseline.
         outputs = torch.tensor([float(t.outputs[role]) for t in trajectories])
         written = max(outputs.sum().item(), 1.0)
         row[f"reward_{name}"] = (outputs * rewards.flatten()).sum().item() / written

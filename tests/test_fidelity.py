@@ -34,9 +34,9 @@ from envace_lite.world.families import MONTH_LENGTHS
 from envace_lite.world.tools import ToolResponse
 from helpers import (
     CHAT,
-    chat_of,
     EVERY_DOMAIN,
     carried_out,
+    chat_of,
     conversation,
     find_task,
     planned_calls,

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from envace_lite.fidelity.pairs import Exchange, ProbePair
-from envace_lite.model import decoding
-from envace_lite.model.decoding import Prompt
+from envace_lite.model.decoding import Prompt, complete
 from envace_lite.model.hub import ChatModel
 from envace_lite.model.policy import Policy
 from envace_lite.world.tools import ToolResponse
@@ -23,8 +22,10 @@ class Rehearsed:
 
 
 def write(model: Policy | ChatModel, prompts: Sequence[Prompt]) -> list[tuple[str, float]]:
-    """The message that a model writes after each prompt, with its log-probability."""
-    return model.write(prompts) if isinstance(model, ChatModel) else decoding.write(model, prompts)
+    """The message that a model writes greedily after each prompt, with its log-probability."""
+    if isinstance(model, ChatModel):
+        return model.write(prompts)
+    return complete(model, [model.chat.render(p.messages, p.tools, prompt=p.role) for p in prompts])
 
 
 def ask(model: Policy | ChatModel, pairs: Sequence[ProbePair]) -> list[Rehearsed]:
@@ -71,15 +72,13 @@ def same_decisions(
     A response can differ in a word that decides nothing, or be right in all but the one word that decides (behaviour
     consistency: arXiv 2604.13824).
     """
+
+    def after(pair: ProbePair, response: ToolResponse) -> Prompt:
+        told: dict[str, Any] = {"role": "tool", "name": pair.call.name, "content": response.text}
+        return Prompt([*pair.messages, told], pair.task.tools)
+
     differ = [i for i, (pair, mine) in enumerate(zip(pairs, rehearsed, strict=True)) if mine != pair.real]
-    prompts = [_after(pairs[i], response) for i in differ for response in (pairs[i].real, rehearsed[i])]
-    messages = [text for text, _ in write(model, prompts)]
-    same = [True] * len(pairs)
-    for place, i in enumerate(differ):
-        same[i] = messages[2 * place] == messages[2 * place + 1]
-    return same
-
-
-def _after(pair: ProbePair, response: ToolResponse) -> Prompt:
-    told: dict[str, Any] = {"role": "tool", "name": pair.call.name, "content": response.text}
-    return Prompt([*pair.messages, told], pair.task.tools)
+    prompts = [after(pairs[i], response) for i in differ for response in (pairs[i].real, rehearsed[i])]
+    texts = [text for text, _ in write(model, prompts)]
+    same = {i: told == mine for i, told, mine in zip(differ, texts[::2], texts[1::2], strict=True)}
+    return [same.get(i, True) for i in range(len(pairs))]

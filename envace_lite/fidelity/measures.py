@@ -55,11 +55,7 @@ from the question: an honest account of optimism needs the share of real errors 
 def compare(
     pairs: Sequence[ProbePair], rehearsed: Sequence[ToolResponse], log_probs: Sequence[float] | None = None
 ) -> pd.DataFrame:
-    """One row a pair: what was real, what was rehearsed, and how they agree.
-
-    Args:
-        rehearsed: one response a pair.
-        log_probs: of the rehearsed responses; `confidence` is their probability, NaN without them.
+    """One row a pair: what was real, what was rehearsed (with its probability as `confidence`), and how they agree.
 
     Columns `exact`, `valid`, `real_error`, `rehearsed_error`, `rehearsed_success` are flags; a response that is not
     well formed, or abstains, is neither an error nor a success. `leaves_G`, `right_G`, `wrong_G` count the leaves of
@@ -143,13 +139,9 @@ def interval(counts: Counts, resamples: int = 1000) -> dict[str, float]:
     used = denominator > 0
     if used.sum() < 2 or len(set(numerator[used] / denominator[used])) == 1:
         return {"value": value, "low": value, "high": value}
-
-    def statistic(n: np.ndarray, d: np.ndarray, axis: int) -> np.ndarray:
-        return np.asarray(n.sum(axis) / d.sum(axis))
-
     result = bootstrap(
         (numerator[used], denominator[used]),
-        statistic,
+        lambda n, d, axis: n.sum(axis) / d.sum(axis),
         paired=True,
         vectorized=True,
         n_resamples=resamples,
@@ -167,19 +159,18 @@ def summary(frame: pd.DataFrame, resamples: int = 1000) -> pd.DataFrame:
 
 def beside(columns: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """The metrics of several responders on the same pairs, one column each."""
-    return pd.DataFrame(
-        {name: {m: ratio(counts(frame, m)) for m in PAIR_METRICS} for name, frame in columns.items()}
-    )
+    values = {name: {m: ratio(counts(frame, m)) for m in PAIR_METRICS} for name, frame in columns.items()}
+    return pd.DataFrame(values)
 
 
 def by_depth(frame: pd.DataFrame) -> pd.DataFrame:
     """Fidelity and optimism by the number of calls before, with the number of pairs."""
-    groups = dict(list(frame.groupby("depth")))
+    names = ("fidelity", "optimism")
+    parts = dict(list(frame.groupby("depth")))
     rows = {
-        depth: {"pairs": len(part), **{m: ratio(counts(part, m)) for m in ("fidelity", "optimism")}}
-        for depth, part in groups.items()
+        d: {"pairs": len(part), **{m: ratio(counts(part, m)) for m in names}} for d, part in parts.items()
     }
-    table = pd.DataFrame(rows, index=["pairs", "fidelity", "optimism"]).T
+    table = pd.DataFrame(rows, index=["pairs", *names]).T
     return table.astype({"pairs": int}).rename_axis("depth")
 
 
@@ -187,10 +178,8 @@ def by_depth(frame: pd.DataFrame) -> pd.DataFrame:
 class Reliability:
     """How far a rehearse role's confidence can be relied on.
 
-    Args:
-        table: by bin of confidence: `pairs`, mean `confidence`, share of them that are `right`.
-        error: expected calibration error (Guo et al., arXiv 1706.04599): the mean distance of confidence and
-            share right, each bin weighted by its pairs.
+    `table` has for each bin of confidence its `pairs`, their mean `confidence`, and the share that is `right`. `error`
+    is the mean distance of the two, weighted by the pairs: the expected calibration error (arXiv 1706.04599).
     """
 
     table: pd.DataFrame

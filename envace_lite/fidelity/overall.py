@@ -81,10 +81,8 @@ class FidelityReport:
         return str(self.table().round(3).to_html() + self.rules.round(3).to_html())
 
     def __repr__(self) -> str:
-        fidelity = self.pairs.exact.mean()
-        return (
-            f"<FidelityReport: {len(self.pairs)} pairs, fidelity {fidelity:.3f}, lacks {self.missing_rules}>"
-        )
+        pairs, lacks = self.pairs, self.missing_rules
+        return f"<FidelityReport: {len(pairs)} pairs, fidelity {pairs.exact.mean():.3f}, lacks {lacks}>"
 
 
 def report(
@@ -95,14 +93,9 @@ def report(
     per_state: int = 4,
     known: Sequence[ProbePair] | None = None,
 ) -> FidelityReport:
-    """Probe a model with calls of every kind, well formed or not.
+    """Probe a model with calls of every kind, well formed or not; `seed` and `per_state` as for `probe_pairs`.
 
-    Args:
-        tasks: of any domains.
-        seed: of the mutated calls.
-        per_state: pairs a state.
-        known: where the most frequent responses are taken from; the probe's own pairs by default, which
-            flatters that baseline.
+    The most frequent responses are taken from `known`, by default the probe's own pairs, which flatters that baseline.
     """
     pairs = probe_pairs(tasks, seed, per_state, list(MUTATIONS))
     rehearsed = ask(model, pairs)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import cycle
+from itertools import cycle, islice
 from random import Random
 from typing import Any
 
@@ -34,9 +34,8 @@ class ProbePair:
 
     Args:
         task: whose conversation it is.
-        history: the plan's earlier calls with their responses (the real ones, unless `with_history` changed them).
-        call: what is asked now.
-        real: the real response.
+        history: the plan's earlier calls with their responses: the real ones, or in `open_loop` rehearsed ones.
+        call, real: what is asked now, and the real response.
         mutation: `planned`, or a key of `MUTATIONS`.
         turn: the user turn in which the call is made.
     """
@@ -69,10 +68,8 @@ class ProbePair:
                 answer = self.task.outcomes[0].answers[turn - 1]
                 messages.append({"role": "assistant", "content": answer})
                 messages.append({"role": "user", "content": self.task.later_turns[turn - 1]})
-            for _ in self.task.plan[turn]:
-                if (exchange := next(exchanges, None)) is None:
-                    break
-                call, response = exchange
+            # The history ends within the last of these turns.
+            for call, response in islice(exchanges, len(self.task.plan[turn])):
                 messages.append({"role": "assistant", "tool_calls": [call.to_message()]})
                 messages.append({"role": "tool", "name": call.name, "content": response.text})
         return [*messages, {"role": "assistant", "tool_calls": [self.call.to_message()]}]
@@ -98,18 +95,12 @@ def probe_pairs(
         session = get_domain(task.domain).reset(task)
         history: list[Exchange] = []
         for turn, texts in enumerate(task.plan):
-            for number, text in enumerate(texts):
-                before = session.snapshot()
-                (call,) = parse_calls(text, task.tools)
-                later = [parse_calls(other, task.tools)[0] for other in texts[number + 1 :]]
-                exchange = call, session.call(call)
-                after = session.snapshot()
-                session.restore(before)
-                state = _State(session, call, later, rng)
-                for made, real, mutation in _probes(state, exchange, per_state, mutations):
+            calls = [call for text in texts for call in parse_calls(text, task.tools)]
+            for number, call in enumerate(calls):
+                state = _State(session, call, calls[number + 1 :], rng)
+                for made, real, mutation in _probes(state, per_state, mutations):
                     pairs.append(ProbePair(task, tuple(history), made, real, mutation, turn))
-                session.restore(after)
-                history.append(exchange)
+                history.append((call, session.call(call)))
     return _balanced(pairs, rng)
 
 
@@ -122,49 +113,19 @@ def _balanced(pairs: list[ProbePair], rng: Random) -> list[ProbePair]:
     return [pair for i, pair in enumerate(pairs) if i not in left_out]
 
 
-@dataclass
-class _State:
-    """A state of a real episode: the planned call, and the later ones of the turn."""
-
-    session: Session
-    planned: ToolCall
-    later: Sequence[ToolCall]
-    rng: Random
-
-    @property
-    def domain(self) -> Domain:
-        return get_domain(self.session.task.domain)
-
-    def kinds(self, call: ToolCall) -> dict[str, str]:
-        return self.domain.tools[call.name].kinds
-
-    def answer(self, call: ToolCall) -> ToolResponse:
-        """The real response, leaving the state as it is."""
-        before = self.session.snapshot()
-        response = self.session.call(call)
-        self.session.restore(before)
-        return response
-
-    def parameter(self) -> tuple[str, str]:
-        """One of the planned call's parameters with its kind."""
-        return self.rng.choice(list(self.kinds(self.planned).items()))
-
-    def changed(self, parameter: str, value: Value) -> ToolCall:
-        return ToolCall(self.planned.name, {**self.planned.arguments, parameter: value})
-
-
 def _probes(
-    state: _State, exchange: Exchange, per_state: int, mutations: Sequence[str]
+    state: _State, per_state: int, mutations: Sequence[str]
 ) -> Iterator[tuple[ToolCall, ToolResponse, str]]:
-    call, real = exchange
-    yield call, real, PLANNED
-    used = {call}
+    """The planned call, then mutated ones, each with its real response and the name of the mutation."""
+    real = state.answer(state.planned)
+    yield state.planned, real, PLANNED
+    used = {state.planned}
     kinds = cycle(state.rng.sample(list(mutations), len(mutations)))
     for number in range(1, per_state):
         error = (real.error is not None) != (number % 2 == 1)  # in turn, the first unlike the planned one
         for _ in range(DRAWS):
             kind = next(kinds)
-            if kind in _OF_ARGUMENTS and not call.arguments:
+            if kind in _OF_ARGUMENTS and not state.planned.arguments:
                 continue
             made = MUTATIONS[kind](state)
             if made is None or made in used:
@@ -176,53 +137,80 @@ def _probes(
                 break
 
 
-# ------------------------------------------------------------------------------------------------ mutations
+@dataclass
+class _State:
+    """A state of a real episode: the planned call, those that follow it in the turn, and how it can be changed."""
+
+    session: Session
+    planned: ToolCall
+    later: Sequence[ToolCall]
+    rng: Random
+
+    def __post_init__(self) -> None:
+        self.domain = get_domain(self.session.task.domain)
+        self.kinds = self.domain.tools[self.planned.name].kinds
+
+    def answer(self, call: ToolCall) -> ToolResponse:
+        """The real response to a call."""
+        before = self.session.snapshot()
+        response = self.session.call(call)
+        self.session.restore(before)
+        return response
+
+    def _drawn(self) -> tuple[str, str]:
+        """One of the planned call's parameters, with its kind."""
+        return self.rng.choice(list(self.kinds.items()))
+
+    def _changed(self, parameter: str, value: Value) -> ToolCall:
+        return ToolCall(self.planned.name, {**self.planned.arguments, parameter: value})
+
+    def value(self) -> ToolCall:
+        parameter, kind = self._drawn()
+        return self._changed(parameter, self.rng.choice(self.domain.pools[kind]))
+
+    def tool(self) -> ToolCall:
+        # Half of the arguments are kept where their kind fits: otherwise hardly any such call would succeed.
+        kept = {self.kinds[name]: value for name, value in self.planned.arguments.items()}
+        name = self.rng.choice(self.session.task.tools)["function"]["name"]
+        drawn: dict[str, Value] = {}
+        for parameter, kind in self.domain.tools[name].kinds.items():
+            keep = kind in kept and self.rng.random() < 0.5
+            drawn[parameter] = kept[kind] if keep else self.rng.choice(self.domain.pools[kind])
+        return ToolCall(name, drawn)
+
+    def order(self) -> ToolCall | None:
+        return self.rng.choice(self.later) if self.later else None
+
+    def drop(self) -> ToolCall:
+        left_out, _ = self._drawn()
+        rest = {name: value for name, value in self.planned.arguments.items() if name != left_out}
+        return ToolCall(self.planned.name, rest)
+
+    def type(self) -> ToolCall:
+        parameter, kind = self._drawn()
+        numeric = isinstance(self.domain.pools[kind][0], int)
+        wrong = self.rng.choice(_names(self.domain)) if numeric else self.rng.randrange(10)
+        return self._changed(parameter, wrong)
+
+    def enum(self) -> ToolCall | None:
+        parameter, kind = self._drawn()
+        pool = self.domain.pools[kind]
+        others = [] if isinstance(pool[0], int) else [key for key in self.domain.values if key not in pool]
+        return self._changed(parameter, self.rng.choice(others)) if others else None
 
 
-def _value(state: _State) -> ToolCall:
-    parameter, kind = state.parameter()
-    return state.changed(parameter, state.rng.choice(state.domain.pools[kind]))
-
-
-def _tool(state: _State) -> ToolCall:
-    """Arguments of the planned call are kept where their kind fits."""
-    own = state.kinds(state.planned)
-    kept = {own[name]: value for name, value in state.planned.arguments.items()}
-    name = state.rng.choice(state.session.task.tools)["function"]["name"]
-    drawn = {
-        parameter: kept[kind]
-        if kind in kept and state.rng.random() < 0.5
-        else state.rng.choice(state.domain.pools[kind])
-        for parameter, kind in state.domain.tools[name].kinds.items()
-    }
-    return ToolCall(name, drawn)
-
-
-def _order(state: _State) -> ToolCall | None:
-    return state.rng.choice(state.later) if state.later else None
-
-
-def _drop(state: _State) -> ToolCall:
-    parameter, _ = state.parameter()
-    return ToolCall(
-        state.planned.name, {name: v for name, v in state.planned.arguments.items() if name != parameter}
-    )
-
-
-def _type(state: _State) -> ToolCall:
-    parameter, kind = state.parameter()
-    numeric = isinstance(state.domain.pools[kind][0], int)
-    return state.changed(
-        parameter, state.rng.choice(_names(state.domain)) if numeric else state.rng.randrange(10)
-    )
-
-
-def _enum(state: _State) -> ToolCall | None:
-    parameter, kind = state.parameter()
-    if isinstance(state.domain.pools[kind][0], int):
-        return None
-    others = [key for key in state.domain.values if key not in state.domain.pools[kind]]
-    return state.changed(parameter, state.rng.choice(others)) if others else None
+_OF_ARGUMENTS = ("value", "drop", "type", "enum")
+"""Those that need a call with arguments."""
+MUTATIONS: dict[str, Callable[[_State], ToolCall | None]] = {
+    "value": _State.value,
+    "tool": _State.tool,
+    "order": _State.order,
+    "drop": _State.drop,
+    "type": _State.type,
+    "enum": _State.enum,
+}
+"""How a planned call is changed: another value of the same kind; another listed tool; a later call of the plan, too
+early; an argument left out; a word for a number or a number for a word; a name of another kind. None: it cannot be."""
 
 
 @cache
@@ -230,23 +218,6 @@ def _names(domain: Domain) -> list[str]:
     """Every word that occurs as an argument, a key or a value in a domain."""
     groups: list[Sequence[Value]] = [*domain.pools.values(), list(domain.values), *domain.values.values()]
     return list(dict.fromkeys(word for group in groups for word in group if isinstance(word, str)))
-
-
-_OF_ARGUMENTS = ("value", "drop", "type", "enum")
-"""Those that need a call with arguments."""
-MUTATIONS: dict[str, Callable[[_State], ToolCall | None]] = {
-    "value": _value,
-    "tool": _tool,
-    "order": _order,
-    "drop": _drop,
-    "type": _type,
-    "enum": _enum,
-}
-"""How a planned call is changed: another value of the same kind; another listed tool; a later call of the plan, too
-early; an argument left out; a word for a number or a number for a word; a name of another kind."""
-
-
-# ------------------------------------------------------------------------------------------------ leaves
 
 
 def leaves(response: ToolResponse) -> dict[str, str]:
@@ -265,19 +236,16 @@ def groundings(pair: ProbePair) -> dict[str, str]:
     """For each leaf of the real response, where it can be known from: slot -> `initial`, `history` or `hidden`.
 
     A record that was looked up is grounded in the earlier response that changed it (`history`), or in the prompt
-    (`initial`): its state, the tool's documentation, and also the absence of a record that does not exist. A record that
-    the prompt does not show starts as documented, unless it is a secret. Otherwise it is `hidden` (the length of a
+    (`initial`): its state, the tool's documentation, and also the absence of a record that does not exist. A record
+    that the prompt does not show starts as documented, unless it is a secret. Otherwise it is `hidden` (the length of a
     month). What the tool works out, the verdict and what changed follow from what was looked up, so they are as hidden
     as the least known of these.
     """
     domain = get_domain(pair.task.domain)
-    prompt = {word for message in pair.task.messages for word in message["content"].split()}
-    prompt |= {
-        word
-        for tool in pair.task.tools
-        if tool["function"]["name"] == pair.call.name
-        for word in tool["function"]["description"].split()
-    }
+    schemas = [tool["function"] for tool in pair.task.tools]
+    texts = [message["content"] for message in pair.task.messages]
+    texts += [schema["description"] for schema in schemas if schema["name"] == pair.call.name]
+    prompt = {word for text in texts for word in text.split()}
     told = {key for _, response in pair.history for key in response.changed}
     found = {}
     for key, value in pair.real.seen.items():

@@ -126,13 +126,11 @@ class Chat:
         Raises:
             VocabularyError: naming the words that are not in the vocabulary.
         """
-        if not strict:
-            return [self.index.get(word, self.index["<unk>"]) for word in text.split()]
-        try:
-            return [self.index[word] for word in text.split()]
-        except KeyError:
-            unknown = sorted({word for word in text.split() if word not in self.index})
-            raise VocabularyError(f"not in the compact model's vocabulary: {', '.join(unknown)}") from None
+        words = text.split()
+        unknown = sorted({word for word in words if word not in self.index})
+        if strict and unknown:
+            raise VocabularyError(f"not in the compact model's vocabulary: {', '.join(unknown)}")
+        return [self.index.get(word, self.index["<unk>"]) for word in words]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The sentence of some ids; special tokens are kept."""

@@ -34,6 +34,7 @@ def claimed(folder: Path | str, name: str = "") -> Iterator[None]:
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # A singleton: a thread that claims the folder again gets the lock that it holds, which counts its claims.
         lock = FileLock(folder / f".{name or 'run'}.lock", is_singleton=True)
         lock.acquire(blocking=False)
     except Timeout:
@@ -62,23 +63,21 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     try:
         with partial.open("wb") as file:
             yield file
+            # On disk before it gets the name: otherwise a power cut could leave the name with an empty file.
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
     except BaseException:
-        with suppress(OSError):  # half a file would only take the space that was missing
+        # Half a file would only take the space that was missing.
+        with suppress(OSError):
             partial.unlink()
         raise
 
 
 def save_state(path: Path | str, identity: dict[str, Any], **state: Any) -> None:
-    """Write a state; an interrupt leaves the earlier one whole.
+    """Write a state, and with it what has to be the same when the run is continued (`identity`).
 
-    Args:
-        identity: what has to be the same when the run is continued.
-
-    Raises:
-        CheckpointError: when it cannot be written.
+    An interrupt leaves the earlier one whole. Raises `CheckpointError` when it cannot be written.
     """
     # In memory first: a full disk, or an interrupt, within torch's own writing ends as "unexpected pos 768 vs 662".
     whole = io.BytesIO()
@@ -93,17 +92,15 @@ def save_state(path: Path | str, identity: dict[str, Any], **state: Any) -> None
 
 
 def load_state(path: Path | str, identity: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Read a state.
-
-    Args:
-        identity: of the run that wants to go on; None looks at the state of any run.
+    """Read a state. With `identity`, that of the run that wants to go on, only the state of this very run.
 
     Raises:
-        CheckpointError: when the file is damaged, or of a run with another identity.
+        CheckpointError: the file is damaged, or of a run with another identity.
     """
     try:
         state: dict[str, Any] = torch.load(path, weights_only=True)
-    except Exception as error:  # torch raises half a dozen unrelated types for a damaged file
+    # torch raises half a dozen unrelated types for a damaged file.
+    except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{path} is damaged ({reason}); delete it to start again") from error
     if identity is not None and state.get("identity") != identity:

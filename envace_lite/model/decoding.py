@@ -140,10 +140,7 @@ class Decoder:
 
 
 def sample(logits: Tensor, temperature: float, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-    """Draw a token a row. Greedy at temperature 0.
-
-    Args:
-        logits: (B, V).
+    """Draw a token a row from logits (B, V); greedy at temperature 0.
 
     Returns:
         Tokens (B,) and the log-probabilities (B,) with which they were drawn.
@@ -151,7 +148,8 @@ def sample(logits: Tensor, temperature: float, generator: torch.Generator | None
     log_p = (logits / (temperature or 1.0)).log_softmax(-1)
     if temperature == 0:
         tokens = log_p.argmax(-1)
-    else:  # one random number a row; torch.multinomial draws one a word, and takes four times as long
+    else:
+        # One random number a row: torch.multinomial draws one a word, and takes four times as long.
         # The words share a line of length one, each as much as it is likely; the word under a random point is drawn. By
         # rounding the line is a little longer or shorter than one, so the point is scaled by its real length.
         below = log_p.exp().cumsum(-1)
@@ -174,16 +172,14 @@ def complete(
     Returns:
         For each prefix the message without `<end>`, and its log-probability.
     """
-    chat = policy.chat
-    # Prefixes of similar length go together, so that little is padded; the results come back in their own order.
+    chat, model = policy.chat, policy.folded().model
+    written: list[list[int]] = [[] for _ in prefixes]
+    total = [0.0] * len(prefixes)
+    # Prefixes of similar length go together, so that little is padded.
     order = sorted(range(len(prefixes)), key=lambda i: len(prefixes[i]))
-    results: list[tuple[str, float]] = [("", 0.0)] * len(prefixes)
-    model = policy.folded().model
     for start in range(0, len(order), at_once):
         rows = order[start : start + at_once]
         decoder = Decoder(model, [prefixes[i] for i in rows], 1, LONGEST_MESSAGE, chat.pad)
-        written: dict[int, list[int]] = {i: [] for i in rows}
-        total = dict.fromkeys(rows, 0.0)
         for _ in range(LONGEST_MESSAGE):
             tokens, log_p = sample(decoder.logits, temperature, generator)
             for i, token, value in zip(rows, tokens.tolist(), log_p.tolist(), strict=True):
@@ -195,13 +191,10 @@ def complete(
                 break
             if len(running) < len(rows):
                 decoder.pick(torch.tensor(running))
-                tokens = tokens[running]
-                rows = [rows[row] for row in running]
+                tokens, rows = tokens[running], [rows[row] for row in running]
             decoder.step(tokens)
-        for i, ids in written.items():
-            ended = ids[-1:] == [chat.end]
-            results[i] = (chat.decode(ids[:-1] if ended else ids), total[i])
-    return results
+    texts = [chat.decode(token for token in ids if token != chat.end) for ids in written]
+    return list(zip(texts, total, strict=True))
 
 
 def pad_left(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
@@ -220,19 +213,11 @@ def square_mask(real: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A conversation, and who is to write the next message.
+    """A conversation in the standard form, the tools' JSON schemas, and who is to write the next message.
 
-    Args:
-        messages: in the standard form.
-        tools: JSON schemas.
-        role: `"act"`, or the name of the tool that the rehearse role is to play.
+    `role` is `"act"`, or the name of the tool that the rehearse role is to play.
     """
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]]
     role: str = "act"
-
-
-def write(policy: Policy, prompts: Sequence[Prompt]) -> list[tuple[str, float]]:
-    """The message that a policy writes greedily after each prompt, with its log-probability."""
-    return complete(policy, [policy.chat.render(p.messages, p.tools, prompt=p.role) for p in prompts])

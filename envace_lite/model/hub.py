@@ -9,7 +9,7 @@ What is simplified against the paper: the model is only asked, greedily, and nev
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +43,12 @@ class ChatModel:
         self.model, self.tokenizer = model.eval(), tokenizer
         if not tokenizer.chat_template:
             raise PolicyError("this tokenizer has no chat template; the probe needs one that renders tools")
+        # A short conversation shows what the template renders: the tool's name is to occur twice, also in the call.
         tool = {"name": "look_up", "description": "", "parameters": {"type": "object", "properties": {}}}
         call = {"type": "function", "function": {"name": "look_up", "arguments": {}}}
-        messages: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
-        messages.append({"role": "assistant", "tool_calls": [call]})
-        prompt = Prompt(messages, [{"type": "function", "function": tool}], "look_up")
-        if self._render(prompt)[0].count("look_up") < 2:  # once as a tool, once in the call
+        asked, called = {"role": "user", "content": "hello"}, {"role": "assistant", "tool_calls": [call]}
+        prompt = Prompt([asked, called], [{"type": "function", "function": tool}], "look_up")
+        if self._render(prompt)[0].count("look_up") < 2:
             raise PolicyError("this tokenizer's chat template does not render tools and their calls")
 
     @classmethod
@@ -72,12 +72,13 @@ class ChatModel:
 
     def _render(self, prompt: Prompt) -> tuple[str, str]:
         """The text up to the wanted message, and the text that ends the message."""
-        messages = [_with_instruction(prompt.messages[0]), *prompt.messages[1:]]
+        first, *others = prompt.messages
+        instructed = {**first, "content": f"{INSTRUCTION}\n{first['content']}"}
+        # The act role writes what an assistant would have said, the rehearse role what the tool would have responded.
         role = "assistant" if prompt.role == "act" else "tool"
         marked = {"role": role, "content": _MARKER} | ({"name": prompt.role} if role == "tool" else {})
-        text = self.tokenizer.apply_chat_template(
-            [*messages, marked], tools=list(prompt.tools), tokenize=False
-        )
+        messages = [instructed, *others, marked]
+        text = self.tokenizer.apply_chat_template(messages, tools=list(prompt.tools), tokenize=False)
         before, found, after = text.partition(_MARKER)
         if not found:
             raise PolicyError(f"this tokenizer's chat template leaves out the messages of the role {role!r}")
@@ -105,16 +106,8 @@ class ChatModel:
         return f"<ChatModel: {self.model.num_parameters() / 1e6:.1f} M parameters, only asked>"
 
 
-def _with_instruction(message: Mapping[str, Any]) -> dict[str, Any]:
-    return {**message, "content": f"{INSTRUCTION}\n{message['content']}"}
-
-
 def load_model(folder: Path | str) -> Policy | ChatModel:
-    """A compact policy, or any other causal language model whose chat template has tools.
-
-    Raises:
-        PolicyError: saying what is wrong with the folder.
-    """
+    """A compact policy, or any other causal language model whose chat template has tools; else a `PolicyError`."""
     try:
         return load_policy(folder)
     except NotCompactError:

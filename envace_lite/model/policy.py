@@ -72,77 +72,64 @@ class Policy:
     model: Any
     chat: Chat
 
+    def __post_init__(self) -> None:
+        # Without families it is the usual attention, so this changes nothing for plain uses of the model.
+        self._transformer.set_attn_implementation(FAMILIES)
+
     @property
     def is_lora(self) -> bool:
         """Whether only adapters are trained."""
         return isinstance(self.model, PeftModel)
 
-    def __post_init__(self) -> None:
-        self._transformer.set_attn_implementation(FAMILIES)
-
     @property
     def _transformer(self) -> Any:
         """The model of transformers within, adapters and all."""
-        return self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
+        return self.model.get_base_model() if self.is_lora else self.model
 
     def folded(self) -> Policy:
         """The policy as a plain model: itself, or for LoRA a copy with the adapters folded into its weights.
 
         Rollouts are sampled from it, since a folded model samples much faster. What is trained stays as it is.
         """
-        if not isinstance(self.model, PeftModel):
-            return self
-        return Policy(copy.deepcopy(self.model).merge_and_unload(), self.chat)
+        return Policy(copy.deepcopy(self.model).merge_and_unload(), self.chat) if self.is_lora else self
 
     @torch.no_grad()
     def log_probs(self, families: Sequence[Family], temperature: float = 1.0) -> tuple[Tensor, Tensor]:
         """Log-probability of each token of each completion, and the entropy of the distribution it was drawn from.
 
-        The prompt is read once for all its completions, forward and backward (see `shared_prefix.Branches`). Rollouts
-        in groups have prompts longer than what follows, so this more than halves the work of an update.
-
-        Args:
-            families: prompts with their completions, as token ids.
-            temperature: the logits are divided by it.
+        A prompt is read once for all its completions, forward and backward (see `shared_prefix.Branches`), which more
+        than halves the work of an update.
 
         Returns:
             Two tensors of (N,): the tokens of all completions of all families, in their order.
         """
-        return _in_order([[b.where, *self._log_probs(b.families, temperature)] for b in _batches(families)])
+        return _in_order([[where, *self._log_probs(some, temperature)] for some, where in _batches(families)])
 
     def backward(
-        self,
-        families: Sequence[Family],
-        objective: Objective,
-        *,
-        temperature: float = 1.0,
-        workers: int = 1,
+        self, families: Sequence[Family], objective: Objective, *, temperature: float = 1.0, workers: int = 1
     ) -> tuple[Tensor, Tensor]:
         """Set the parameters' gradients to those of an objective that is a sum over tokens.
 
-        A few families of similar length are computed at a time, forward and backward, so that everything stays in the
-        processor's cache; `workers` threads share them. Gradients are added in the order of the batches, so the number
-        of workers does not change the result.
-
-        Args:
-            families: as for `log_probs`.
-            objective: of some of the tokens.
-            workers: threads; each should have one torch thread.
+        `workers` threads, which should have one torch thread each, share the batches of families. Their number does not
+        change the result.
 
         Returns:
-            Log-probabilities and entropies as `log_probs` does.
+            Log-probabilities and entropies, as `log_probs` does.
         """
         parameters = [p for p in self.model.parameters() if p.requires_grad]
 
         def work(batch: _Batch) -> tuple[list[Tensor], tuple[Tensor, ...]]:
-            log_p, entropy = self._log_probs(batch.families, temperature)
+            some, where = batch
+            log_p, entropy = self._log_probs(some, temperature)
             # Not `backward()`: that would add to `.grad`, which the threads share, in the order in which they end.
-            grads = torch.autograd.grad(objective(log_p, entropy, batch.where), parameters)
-            return [batch.where, log_p.detach(), entropy.detach()], grads
+            grads = torch.autograd.grad(objective(log_p, entropy, where), parameters)
+            return [where, log_p.detach(), entropy.detach()], grads
 
+        # A batch goes forward and backward before the next one, so that everything stays in the processor's cache.
         with ThreadPoolExecutor(workers) as pool:
             each = pool.map if workers > 1 else map
             parts, grads = zip(*each(work, _batches(families)), strict=True)
+        # Added in the order of the batches, whichever thread was first: sums of floats depend on their order.
         for parameter, *of_batches in zip(parameters, *grads, strict=True):
             parameter.grad = sum(of_batches[1:], of_batches[0])
         return _in_order(parts)
@@ -157,6 +144,7 @@ class Policy:
         ).last_hidden_state[0]
         # The state of a token predicts the next one: a completion's first token is predicted by the prompt's last.
         logits = model.lm_head(states.index_select(0, branches.before))
+        # As `sample` drew them: at temperature 0 it takes the likeliest token, and tells its probability at 1.
         log_p = (logits if temperature in (0.0, 1.0) else logits / temperature).log_softmax(-1)
         entropy = -(log_p.exp() * log_p).sum(-1)
         return log_p.gather(-1, ids[branches.own, None]).squeeze(-1), entropy
@@ -166,10 +154,8 @@ class Policy:
         return sum(p.numel() for name, p in self.model.named_parameters() if "lora_" not in name)
 
     def save(self, folder: Path | str) -> None:
-        """Write model and tokenizer so that plain transformers can load them (adapters are folded in).
-
-        They are written to a folder within the folder first, so that an interrupt leaves an earlier policy whole.
-        """
+        """Write model and tokenizer so that plain transformers can load them (adapters are folded in)."""
+        # To a folder within the folder first, so that an interrupt leaves an earlier policy whole.
         folder = Path(folder)
         partial = folder / ".partial"
         try:
@@ -183,8 +169,8 @@ class Policy:
             for path in sorted(partial.iterdir(), key=lambda path: path.name == "config.json"):
                 path.replace(folder / path.name)
         except (OSError, SafetensorError) as error:
-            reason = error.strerror if isinstance(error, OSError) else None
-            raise PolicyError(f"cannot write the policy to {folder}: {reason or error}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise PolicyError(f"cannot write the policy to {folder}: {reason}") from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
@@ -205,19 +191,15 @@ def _quietly() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """Some of many families, and where their completions' tokens stand among those of all families: (n,)."""
-
-    families: list[Family]
-    where: Tensor
+_Batch = tuple[list[Family], Tensor]
+"""Some of many families, and where their completions' tokens stand among those of all families: (n,)."""
 
 
 def _batches(families: Sequence[Family]) -> list[_Batch]:
     """Families of similar length together, about `TOKENS_AT_ONCE` tokens each.
 
     Two families, the first with completions of 2 and 1 tokens, the second with one of 3: the tokens are numbered
-    [0 1 | 2] and [3 4 5]. If the second is the shorter one in all, its batch is computed first, with `where` [3 4 5].
+    [0 1 | 2] and [3 4 5]. If the second is the shorter one in all, its batch comes first, with the tokens [3 4 5].
     """
     ends = list(accumulate(sum(map(len, family.completions)) for family in families))
     where = [torch.arange(start, end) for start, end in pairwise([0, *ends])]
@@ -227,7 +209,7 @@ def _batches(families: Sequence[Family]) -> list[_Batch]:
         if sum(families[j].length for j in groups[-1]) >= TOKENS_AT_ONCE:
             groups.append([])
         groups[-1].append(i)
-    return [_Batch([families[i] for i in group], torch.cat([where[i] for i in group])) for group in groups]
+    return [([families[i] for i in group], torch.cat([where[i] for i in group])) for group in groups]
 
 
 def _in_order(parts: Sequence[Sequence[Tensor]]) -> tuple[Tensor, Tensor]:
@@ -262,10 +244,9 @@ def new_policy(
         attn_implementation="sdpa",
     )
     # Weights come from the seed, and torch's own random numbers go on as if nothing had been drawn.
-    state = torch.random.get_rng_state()
-    torch.manual_seed(seed)
-    model = LlamaForCausalLM(config)
-    torch.random.set_rng_state(state)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(config)
     _compose(model.get_input_embeddings().weight.data, chat)
     return Policy(model, chat)
 
@@ -277,7 +258,8 @@ def _compose(embeddings: Tensor, chat: Chat) -> None:
     """
     for word, index in chat.index.items():
         parts = [chat.index[part] for part in word.split(":") if part in chat.index]
-        if len(parts) == 2:  # the sum of two has the length of one after the division
+        # The sum of two random vectors is longer by the root of two; the division gives it the length of one.
+        if len(parts) == 2:
             embeddings[index] = embeddings[parts].sum(0) / math.sqrt(2)
 
 
@@ -285,8 +267,8 @@ def load_policy(folder: Path | str) -> Policy:
     """Load a compact policy from a folder.
 
     Raises:
-        PolicyError: when the folder does not exist, the weights are damaged, or the vocabulary is another one;
-            `NotCompactError` when it is another kind of model.
+        PolicyError: the folder does not exist, its weights are damaged, or they have another vocabulary.
+        NotCompactError: it is another kind of model.
     """
     folder = Path(folder)
     if not (folder / "config.json").is_file():
@@ -308,14 +290,10 @@ def load_policy(folder: Path | str) -> Policy:
         ) from error
     except VocabularyError as error:
         raise NotCompactError(f"{folder}: {error}") from error
-    except (
-        ImportError,
-        OSError,
-        ValueError,
-        RuntimeError,
-    ) as error:  # transformers 5.0 asks for another package
-        if isinstance(error, PolicyError):
-            raise
+    except PolicyError:
+        raise
+    # An ImportError: transformers 5.0 asks for another package where a later version says what is wrong.
+    except (ImportError, OSError, ValueError, RuntimeError) as error:
         raise PolicyError(f"{folder}: not a compact policy ({error})") from error
     return Policy(model, chat)
 
@@ -334,10 +312,9 @@ def with_lora(policy: Policy, *, rank: int = 16, seed: int = 0) -> Policy:
         target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
         task_type="CAUSAL_LM",
     )
-    state = torch.random.get_rng_state()
-    torch.manual_seed(seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # peft still asks transformers by an old name
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # peft still asks transformers by an old name.
+        warnings.simplefilter("ignore", FutureWarning)
+        torch.manual_seed(seed)
         model = get_peft_model(copy.deepcopy(policy.model), config)
-    torch.random.set_rng_state(state)
     return Policy(model, policy.chat)

@@ -3,12 +3,11 @@
 Rollouts come in groups, and a group's prompt is longer than what follows it. So the rows of a prompt form a *family*.
 The examples below have two families: the prompt `a b c` with the rows r0 and r1, and the prompt `d e` with the row r2.
 
-*Sampling* (`Seats`) reads a cache of keys and values for each new token, and that is what it waits for. A family's
-cache holds the prompt once and each row's own tokens after it; the queries of its rows are computed together, and
-a mask lets each see the prompt and itself. Every other part of the model sees plain rows of one token.
+*Sampling* (`Seats`) waits for the reading of cached keys and values. A family's cache holds the prompt once and each
+row's own tokens after it; its rows are computed together, and a mask lets each see the prompt and itself.
 
-*An update* (`Branches`) reads whole completions. Every other part of the model sees one long row of tokens without
-any padding; attention takes from it a block for each prompt and one for each completion.
+*An update* (`Branches`) reads whole completions. The rest of the model sees one long row of tokens without padding;
+attention takes from it a block for each prompt and one for each completion.
 """
 
 from __future__ import annotations
@@ -112,10 +111,8 @@ class Branches:
         longest = leaves.shape[1]
         causal = torch.ones(longest, longest, dtype=torch.bool).tril().expand(len(leaves), -1, -1)
         self.mask = torch.cat([(above >= 0)[:, None].expand(-1, longest, -1), causal], dim=2)[:, None]
-        self._roots, self._leaves = (
-            roots.clamp(min=0),
-            leaves.clamp(min=0),
-        )  # what pads is seen by padding alone
+        # Padding may point anywhere: what it holds is seen by padding alone.
+        self._roots, self._leaves = roots.clamp(min=0), leaves.clamp(min=0)
         self._seen = torch.cat([above.clamp(min=0), self._leaves], dim=1)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
@@ -123,9 +120,8 @@ class Branches:
         query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
 
         def blocks(states: Tensor, where: Tensor) -> Tensor:
-            return (
-                states.index_select(0, where.flatten()).view(*where.shape, *states.shape[1:]).transpose(1, 2)
-            )
+            taken = states.index_select(0, where.flatten())
+            return taken.view(*where.shape, *states.shape[1:]).transpose(1, 2)
 
         # Prompts read themselves, once; completions read their prompt and themselves.
         root_queries, root_keys, root_values = (blocks(states, self._roots) for states in (query, key, value))
@@ -135,9 +131,8 @@ class Branches:
             scaled_dot_product_attention(root_queries, root_keys, root_values, is_causal=True, scale=scale),
             scaled_dot_product_attention(own, seen_keys, seen_values, self.mask, scale=scale),
         )
-        rows = [
-            part.transpose(1, 2).flatten(0, 1) for part in mixed
-        ]  # blocks after one another: (columns, H, D)
+        # The blocks one after another, (columns, H, D), and from them the tokens in the order of the row.
+        rows = [part.transpose(1, 2).flatten(0, 1) for part in mixed]
         return torch.cat(rows).index_select(0, self._back)[None]
 
 

@@ -4,16 +4,14 @@ The policy imagines what its calls would bring, and only then commits one to the
 
     guard       a session that refuses every call while something is imagined
     ledger      every imagined and committed message with its tokens; what was decided and why
-    harm        what a run did to the real world: wrong writes, and those that last
     gate        reads pass, writes are rehearsed first: for tools of your own
     choice      what was drawn before one committed message, and what it cost
     episode     many episodes on the real environment, decided message by message
     scorers     which imagined continuation looks best
     private     `PrivateRehearsal`
     controls    the same tokens spent without a rehearsed response
-    ways        all of these by name
 
-The first four load no torch.
+The first three load no torch. `experiments.ways` has all ways of deciding by name, `experiments.harm` what they did.
 """
 
 from envace_lite.rehearsal.gate import Gate

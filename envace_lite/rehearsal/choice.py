@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from envace_lite.model.chat import GIVEN, Chat
@@ -20,9 +20,17 @@ def messages_of(trajectory: Trajectory, chat: Chat) -> list[tuple[str, str]]:
     return [(who, text) for who, text in trajectory.segments(chat) if who != "given"]
 
 
-def length(text: str) -> int:
-    """Tokens of a compact sentence: its words."""
-    return len(text.split())
+def bare(text: str) -> str:
+    """A message without its `<end>`."""
+    return text.removesuffix("<end>").rstrip()
+
+
+def parsed(text: str, task: Task) -> dict[str, Any] | None:
+    """What the act role wrote, as a standard message; None for one that is unfinished or malformed."""
+    try:
+        return act_message(bare(text), task.tools) if text.endswith("<end>") else None
+    except ToolError:
+        return None
 
 
 def size(messages: Messages, chat: Chat) -> int:
@@ -40,6 +48,7 @@ class Choice:
         memory: tokens of memory read for them.
         chosen: which of them holds the message that is committed.
         place: which of its messages that is.
+        refused: imagined refusals: for each call, as a compact sentence, the two messages that tell of it.
         keep: messages of memory that go into the committed conversation.
         steps: the decision, step by step.
     """
@@ -49,6 +58,7 @@ class Choice:
     memory: int = 0
     chosen: int = 0
     place: int = 0
+    refused: dict[str, Messages] = field(default_factory=dict)
     keep: Messages = field(default_factory=list)
     steps: list[Decision] = field(default_factory=list)
 
@@ -64,32 +74,23 @@ class Choice:
         Args:
             reasons: for some of the trajectories what was thought of them.
         """
-        self.chosen, self.place = chosen, place
-        first, last = self._step(chat, 0, 0, reasons), self._step(chat, chosen, place, reasons)
-        revised = [replace(first, action="revise")] if first.candidate != last.candidate else []
-        self.steps = [*revised, last]
 
-    def _step(self, chat: Chat, i: int, place: int, reasons: Mapping[int, str]) -> Decision:
-        written, exchanges = messages_of(self.drawn[i], chat), self.drawn[i].exchanges
-        text = bare(written[place][1]) if written else ""
-        return Decision(
-            text, exchanges[0][1].text if exchanges else "", reasons.get(i, "a first draft"), "commit"
-        )
+        def step(i: int, place: int, action: str) -> Decision:
+            written, exchanges = messages_of(self.drawn[i], chat), self.drawn[i].exchanges
+            text = bare(written[place][1]) if written else ""
+            imagined = exchanges[0][1].text if exchanges else ""
+            return Decision(text, imagined, reasons.get(i, "a first draft"), action)
+
+        self.chosen, self.place = chosen, place
+        first, last = step(0, 0, "revise"), step(chosen, place, "commit")
+        self.steps = [last] if first.candidate == last.candidate else [first, last]
+
+    @property
+    def told(self) -> Messages:
+        """The refusals, one after another."""
+        return [message for messages in self.refused.values() for message in messages]
 
     @property
     def spent(self) -> int:
         """Tokens so far."""
         return self.prefill + self.memory + sum(len(t.ids) - t.roles.count(GIVEN) for t in self.drawn)
-
-
-def parsed(text: str, task: Task) -> dict[str, Any] | None:
-    """What the act role wrote, as a standard message; None for one that is unfinished or malformed."""
-    try:
-        return act_message(bare(text), task.tools) if text.endswith("<end>") else None
-    except ToolError:
-        return None
-
-
-def bare(text: str) -> str:
-    """A message without its `<end>`."""
-    return text.removesuffix("<end>").rstrip()

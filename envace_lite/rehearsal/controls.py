@@ -4,9 +4,6 @@ Whether imagining helps can only be said beside other uses of what it costs. Eac
 most tokens before one committed message, beyond one reading of the conversation. All read and written tokens count,
 discarded ones too. With a token budget of 0 each of them is plain execution, bit for bit.
 
-    SelfConsistency    many candidates, and the call that most of them are; with `verified`, of those that the
-                       verifier does not call broken
-
 What is simplified: candidates are written side by side, and those that the budget would not have paid for are dropped.
 """
 
@@ -14,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -29,13 +27,7 @@ CALL = 3
 
 
 class Control(Deliberation):
-    """A way of spending a token budget.
-
-    Args:
-        policy: acts.
-        token_budget: most tokens before one message, beyond one reading of the conversation.
-        temperature, seed: as for `Plain`.
-    """
+    """A way of spending a token budget; the other arguments are those of `Plain`."""
 
     def __init__(self, policy: Policy, token_budget: int, *, temperature: float = 1.0, seed: int = 0):
         super().__init__(policy, temperature=temperature, seed=seed)
@@ -53,7 +45,6 @@ class SelfConsistency(Control):
     Args:
         verified: whether the verifier reads each candidate, and those that it calls broken have no vote. It knows the
             real responses so far and no rehearsed one: what a verifier is worth without imagination.
-        policy, token_budget, temperature, seed: as for `Control`.
     """
 
     def __init__(self, policy: Policy, token_budget: int, *, verified: bool = False, **options: Any):
@@ -65,9 +56,8 @@ class SelfConsistency(Control):
         chat, choices = self.policy.chat, []
         situations = [episode.situation() for episode in episodes]
         for drawn in self.draw(situations, Rehearse(horizon=0), self.most, generator):
-            choices.append(Choice())
-            choices[-1].add(self.affordable(drawn), memory=0)
-        for choice in choices:
+            choice = Choice()
+            choice.add(self.affordable(drawn), memory=0)
             texts = [next((text for _, text in messages_of(t, chat)), "") for t in choice.drawn]
             votes = Counter(
                 text
@@ -77,6 +67,7 @@ class SelfConsistency(Control):
             best = texts.index(max(votes, key=votes.__getitem__)) if votes else 0
             reasons = {i: f"{votes[text]} of {votes.total()} votes" for i, text in enumerate(texts)}
             choice.settle(chat, best, reasons)
+            choices.append(choice)
         return choices
 
     def affordable(self, drawn: Sequence[Trajectory]) -> list[Trajectory]:
@@ -85,10 +76,5 @@ class SelfConsistency(Control):
         They are drawn side by side because the engine does so. To stop all of them when the tokens are used up would
         leave the short ones alone to vote.
         """
-        kept, left = list(drawn[:1]), self.budget - len(drawn[0].ids)
-        for trajectory in drawn[1:]:
-            left -= len(trajectory.ids)
-            if left < 0:
-                break
-            kept.append(trajectory)
-        return kept
+        spent = accumulate(len(trajectory.ids) for trajectory in drawn)
+        return list(drawn[: max(1, sum(tokens <= self.budget for tokens in spent))])

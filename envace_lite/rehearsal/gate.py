@@ -86,10 +86,7 @@ class Gate:
         return cls(tools, rehearser, writes=writes, rule=rule, ask=ask, session=session)
 
     def __call__(self, name: str, **arguments: Any) -> tuple[Decision, Any]:
-        """Pass a call on, or hold it back.
-
-        Returns:
-            The decision, and the tool's own result; None for a call that was held back.
+        """Pass a call on, or hold it back. Returns the decision, and the tool's own result or None.
 
         Raises:
             KeyError: no tool has that name.
@@ -97,32 +94,29 @@ class Gate:
         """
         call, number = ToolCall(name, arguments), len(self.ledger.decisions)
         try:
-            self.ledger.decide(self._consider(call, number))
+            self.ledger.decisions.append(self._consider(call, number))
         except BaseException as error:
-            self.ledger.decide(Decision(call.text, "", f"held back: {error!r}", "revise"))
+            self.ledger.decisions.append(Decision(call.text, "", f"held back: {error!r}", "revise"))
             raise
         if self.ledger.decisions[-1].action != "commit":
             return self.ledger.decisions[-1], None
         before = self._digest()
+        self._log(number, "committed", "act", call.text, before)
         try:
             result = self.tools[name](**arguments)
+            told = (result.text, result.error) if isinstance(result, ToolResponse) else (repr(result), None)
         except BaseException as error:
-            self._log_real(call, number, f"raised {error!r}", type(error).__name__, before)
+            told = f"raised {error!r}", type(error).__name__
             raise
-        response = isinstance(result, ToolResponse)
-        self._log_real(
-            call,
-            number,
-            result.text if response else repr(result),
-            result.error if response else None,
-            before,
-        )
+        finally:
+            self._log(number, "committed", "real", told[0], before, call=call.text, error=told[1])
+            self.ledger.resolve(told[0])
         return self.ledger.decisions[-1], result
 
     def _consider(self, call: ToolCall, number: int) -> Decision:
         """Rehearse a write, and apply the rule."""
         now = self._digest()
-        self.ledger.add(Entry(number, "imagined", "act", call.text, before=now, after=now))
+        self._log(number, "imagined", "act", call.text, now)
         if call.name not in self.tools:
             raise KeyError(f"no tool {call.name!r}; there are {', '.join(self.tools)}")
         if call.name not in self.writes:
@@ -130,8 +124,7 @@ class Gate:
         with imagining(*([self.session] if self.session else [])):
             response = self.rehearser(call)
             action, reason = self.rule(call, response)
-        entry = Entry(number, "imagined", "rehearse", response.text, before=now, after=now, call=call.text)
-        self.ledger.add(replace(entry, error=response.error))
+        self._log(number, "imagined", "rehearse", response.text, now, call=call.text, error=response.error)
         if action not in ACTIONS:
             raise ValueError(f"a rule decides {', '.join(ACTIONS)}, not {action!r}")
         decision = Decision(call.text, response.text, reason, action)
@@ -142,11 +135,9 @@ class Gate:
     def _digest(self) -> str:
         return self.session.digest() if self.session else ""
 
-    def _log_real(self, call: ToolCall, number: int, text: str, error: str | None, before: str) -> None:
-        self.ledger.add(Entry(number, "committed", "act", call.text, before=before, after=before))
-        entry = Entry(number, "committed", "real", text, before=before, after=self._digest(), call=call.text)
-        self.ledger.add(replace(entry, error=error))
-        self.ledger.resolve(text)
+    def _log(self, number: int, kind: str, role: str, text: str, before: str, **about: Any) -> None:
+        """Log a message, with the state before it and the state now."""
+        self.ledger.add(Entry(number, kind, role, text, before=before, after=self._digest(), **about))
 
     def __repr__(self) -> str:
         counts = Counter(decision.action for decision in self.ledger.decisions)

@@ -26,18 +26,21 @@ def imagining(*sessions: Session) -> Iterator[None]:
         ImaginedCall: when a session is called, or when its records or its log were changed in another way. They are
             put back first.
     """
-    kept = [
-        (session, session.snapshot(), list(session.log), vars(session).get("call")) for session in sessions
-    ]
+
+    def refuse(call: ToolCall) -> NoReturn:
+        raise ImaginedCall(f"an imagined call reached for the real environment: {call.text}")
+
+    kept = [(s, s.snapshot(), list(s.log), vars(s).get("call")) for s in sessions]
     for session in sessions:
-        vars(session)["call"] = _refuse
+        vars(session)["call"] = refuse
     touched = []
     try:
         yield
     finally:
         for session, records, log, outer in kept:
             vars(session).pop("call", None)
-            if outer is not None:  # a block within a block
+            # A block within a block: the outer one still refuses every call.
+            if outer is not None:
                 vars(session)["call"] = outer
             if session.snapshot() != records or session.log != log:
                 session.restore(records)
@@ -47,7 +50,3 @@ def imagining(*sessions: Session) -> Iterator[None]:
             raise ImaginedCall(
                 f"the real environment was changed while imagining; put back: {', '.join(touched)}"
             )
-
-
-def _refuse(call: ToolCall) -> NoReturn:
-    raise ImaginedCall(f"an imagined call reached for the real environment: {call.text}")

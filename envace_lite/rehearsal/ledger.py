@@ -17,15 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from html import escape
-from typing import TYPE_CHECKING
 
 from envace_lite.world.tools import ToolResponse
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 TOKENS = ("prefill", "memory", "committed", "imagined", "discarded")
-"""The kinds of tokens; see the module's docstring."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +102,6 @@ class Ledger:
         """Append an entry."""
         self.entries.append(entry)
 
-    def decide(self, *steps: Decision) -> None:
-        """Append steps of deciding."""
-        self.decisions += steps
-
     def resolve(self, real: str) -> None:
         """Note what the call that was committed last really brought."""
         said = self.decisions[-1].real
@@ -143,22 +134,13 @@ class Ledger:
         """Errors met in the head."""
         return sum(entry.error is not None for entry in self.responses("imagined"))
 
-    @property
-    def frame(self) -> pd.DataFrame:
-        """The entries as a table."""
-        import pandas as pd
-
-        return pd.DataFrame([vars(entry) for entry in self.entries], columns=list(Entry.__annotations__))
-
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries)
 
     def __repr__(self) -> str:
         counted = ", ".join(f"{count} {name}" for name, count in self.tokens.items())
-        calls = len(self.responses("committed"))
-        return (
-            f"<Ledger: {calls} committed calls, {len(self.responses('imagined'))} imagined, tokens {counted}>"
-        )
+        committed, imagined = (len(self.responses(kind)) for kind in ("committed", "imagined"))
+        return f"<Ledger: {committed} committed calls, {imagined} imagined, tokens {counted}>"
 
     def _repr_html_(self) -> str:
         cells = (

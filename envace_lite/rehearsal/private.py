@@ -18,18 +18,17 @@ import torch
 
 from envace_lite.model.decoding import LONGEST_MESSAGE, complete
 from envace_lite.model.policy import CONTEXT, Policy
-from envace_lite.rehearsal.choice import Choice, Messages, size
+from envace_lite.rehearsal.choice import Choice, size
 from envace_lite.rehearsal.episode import Deliberation, Episode
 from envace_lite.rehearsal.gate import Rehearser
 from envace_lite.rehearsal.scorers import SCORERS, Scorer
-from envace_lite.rollout import Rehearse
+from envace_lite.rollout import Rehearse, Trajectory
 from envace_lite.world import Task, get_domain
 from envace_lite.world.tools import MALFORMED, ToolCall, ToolResponse
 
-Memory = dict[str, Messages]
-"""Imagined refusals: for each call, as a compact sentence, the two messages that tell of it."""
 MODES = ("parallel", "sequential")
 OCCASIONS = ("always", "write")
+_Waiting = tuple[Episode, Choice]
 
 
 class PrivateRehearsal(Deliberation):
@@ -77,56 +76,49 @@ class PrivateRehearsal(Deliberation):
             raise ValueError(
                 "`enough` is for the mode `sequential`, with a scorer that does not read continuations again"
             )
-        self.budget, self.mode = budget, mode
+        self.budget, self.mode, self.when, self.memory, self.enough = budget, mode, when, memory, enough
         self.scorer = SCORERS[scorer] if isinstance(scorer, str) else scorer
-        self.when, self.memory, self.enough = when, memory, enough
 
     def decide(self, episodes: Sequence[Episode], generator: torch.Generator) -> list[Choice]:
         """Imagine for all these episodes together, and choose."""
         choices = [Choice() for _ in episodes]
-        memories: list[Memory] = [{} for _ in episodes]
-        everything = list(zip(episodes, choices, memories, strict=True))
-        if self.when != "always":
-            self._imagine(everything, Rehearse(horizon=0), 1, generator)
-        drafts = [len(choice.drawn) for choice in choices]
-        waiting = [entry for entry in everything if self._occasion(entry[1])]
+        waiting: list[_Waiting] = list(zip(episodes, choices, strict=True))
+        drafts = int(self.when == "write")
+        if drafts:
+            # A draft is a continuation that ends at its first call, unanswered.
+            self._imagine(waiting, Rehearse(horizon=0), 1, generator)
+            waiting = [(episode, choice) for episode, choice in waiting if _would_write(choice.drawn[0])]
         rounds, count = (1, self.budget) if self.mode == "parallel" else (self.budget, 1)
         for _ in range(rounds):
-            waiting = [e for e in waiting if self._fits(e[0], e[2]) and not self._content(e[1])]
+            waiting = [(e, c) for e, c in waiting if self._fits(e.situation(c.told)) and not self._content(c)]
             self._imagine(waiting, Rehearse(), count, generator)
-        for choice, draft, memory in zip(choices, drafts, memories, strict=True):
-            self._choose(choice, draft)
+        for choice in choices:
+            self._choose(choice, drafts)
             if self.memory:
-                memory.pop(choice.steps[-1].candidate, None)  # it is about to be committed
-                choice.keep = _flat(memory)
+                # The refusal of a call that is about to be committed would then stand there twice.
+                choice.refused.pop(choice.steps[-1].candidate, None)
+                choice.keep = choice.told
         return choices
 
     def _imagine(
-        self,
-        waiting: Sequence[tuple[Episode, Choice, Memory]],
-        responder: Rehearse,
-        count: int,
-        generator: torch.Generator,
+        self, waiting: Sequence[_Waiting], responder: Rehearse, count: int, generator: torch.Generator
     ) -> None:
         """Draw `count` continuations in each of these episodes, and remember what they saw refused."""
         chat = self.policy.chat
-        parallel = self.mode == "parallel"
-        seen = [{} if parallel else dict(memory) for _, _, memory in waiting]
-        situations = [e.situation(_flat(memory)) for (e, _, _), memory in zip(waiting, seen, strict=True)]
+        situations = [episode.situation(choice.told) for episode, choice in waiting]
         drawn = self.draw(situations, responder, count, generator)
-        for (episode, choice, memory), before, trajectories in zip(waiting, seen, drawn, strict=True):
-            choice.add(trajectories, episode.memory + size(_flat(before), chat))
+        for (episode, choice), trajectories in zip(waiting, drawn, strict=True):
+            choice.add(trajectories, episode.memory + size(choice.told, chat))
             for call, response in (t.exchanges[0] for t in trajectories if t.exchanges):
                 if response.error is not None and response.error != MALFORMED:
                     content = chat.decode(chat.encode(response.text, strict=False))
-                    memory[call.text] = [
+                    choice.refused[call.text] = [
                         {"role": "assistant", "tool_calls": [call.to_message()]},
                         {"role": "tool", "name": call.name, "content": content},
                     ]
 
-    def _fits(self, episode: Episode, memory: Memory) -> bool:
+    def _fits(self, task: Task) -> bool:
         """Whether another message fits in the context."""
-        task = episode.situation([] if self.mode == "parallel" else _flat(memory))
         prompt = self.policy.chat.render(task.messages, task.tools, prompt="act")
         return len(prompt) <= CONTEXT - LONGEST_MESSAGE
 
@@ -135,38 +127,28 @@ class PrivateRehearsal(Deliberation):
         last = choice.drawn[-1:]
         return self.enough is not None and bool(last and last[0].said) and self.scorer(last)[0] >= self.enough
 
-    def _occasion(self, choice: Choice) -> bool:
-        """Whether the draft, if there is one, asks for a rehearsal."""
-        if self.when == "always":
-            return True
-        (draft,) = choice.drawn
-        tools = get_domain(draft.task.domain).tools
-        return not draft.said or any(
-            tools[entry["function"]["name"]].write for entry in draft.said[0].get("tool_calls", ())
-        )
-
     def _choose(self, choice: Choice, drafts: int) -> None:
         """The best of the continuations that begin with a message; else what was written first."""
         usable = [i for i in range(drafts, len(choice.drawn)) if choice.drawn[i].said]
         continuations = [choice.drawn[i] for i in usable]
         scores = list(self.scorer(continuations)) if usable else []
-        if usable and hasattr(self.scorer, "reads"):
-            choice.prefill += self.scorer.reads(continuations)
         if len(scores) != len(usable):
             raise ValueError(
                 f"a scorer returns a number for each continuation, not {len(scores)} for {len(usable)}"
             )
+        if usable and hasattr(self.scorer, "reads"):
+            choice.prefill += self.scorer.reads(continuations)
         name = getattr(self.scorer, "__name__", type(self.scorer).__name__.lower())
-        reasons = {
-            i: f"{name} {score:.2f} of {len(usable)} imagined"
-            for i, score in zip(usable, scores, strict=True)
-        }
-        best = max(range(len(usable)), key=scores.__getitem__, default=None)
-        choice.settle(self.policy.chat, 0 if best is None else usable[best], reasons)
+        score_of = dict(zip(usable, scores, strict=True))
+        reasons = {i: f"{name} {score:.2f} of {len(usable)} imagined" for i, score in score_of.items()}
+        choice.settle(self.policy.chat, max(usable, key=score_of.__getitem__, default=0), reasons)
 
 
-def _flat(memory: Memory) -> Messages:
-    return [message for messages in memory.values() for message in messages]
+def _would_write(draft: Trajectory) -> bool:
+    """Whether a draft asks for a rehearsal: it calls a tool that can write, or is no message."""
+    tools = get_domain(draft.task.domain).tools
+    calls = draft.said[0].get("tool_calls", ()) if draft.said else ()
+    return not draft.said or any(tools[entry["function"]["name"]].write for entry in calls)
 
 
 def rehearser(policy: Policy, task: Task) -> Rehearser:

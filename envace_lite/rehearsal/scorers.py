@@ -26,10 +26,7 @@ def agreement(continuations: Sequence[Trajectory]) -> list[float]:
 
     One that breaks off has no outcome and gets 0.
     """
-    outcomes = [
-        (believed_writes(t), tuple(t.answers)) if t.stop_reason in ("answer", "horizon") else None
-        for t in continuations
-    ]
+    outcomes = [None if _broke_off(t) else (believed_writes(t), tuple(t.answers)) for t in continuations]
     counts = Counter(outcomes)
     return [counts[outcome] / len(outcomes) if outcome is not None else 0.0 for outcome in outcomes]
 
@@ -41,13 +38,12 @@ def likelihood(continuations: Sequence[Trajectory]) -> list[float]:
 
 def no_errors(continuations: Sequence[Trajectory]) -> list[float]:
     """Minus the number of imagined errors; breaking off counts as one."""
-    return [
-        -float(
-            sum(response.error is not None for _, response in t.exchanges)
-            + (t.stop_reason not in ("answer", "horizon"))
-        )
-        for t in continuations
-    ]
+    errors = [sum(response.error is not None for _, response in t.exchanges) for t in continuations]
+    return [-float(number + _broke_off(t)) for number, t in zip(errors, continuations, strict=True)]
+
+
+def _broke_off(continuation: Trajectory) -> bool:
+    return continuation.stop_reason not in ("answer", "horizon")
 
 
 CONTENT = 2.0
@@ -61,13 +57,9 @@ def carried_out(continuations: Sequence[Trajectory]) -> list[float]:
     """
     worth = {DONE: CONTENT, OPEN: 1.0, BROKEN: 0.0}
     likely = likelihood(continuations)
-    return [
-        worth[request_status(t.task, t.said)] + math.exp(p)
-        for t, p in zip(continuations, likely, strict=True)
-    ]
+    status = [request_status(t.task, t.said) for t in continuations]
+    return [worth[word] + math.exp(p) for word, p in zip(status, likely, strict=True)]
 
 
-SCORERS: dict[str, Scorer] = {
-    scorer.__name__: scorer for scorer in (agreement, likelihood, no_errors, carried_out)
-}
+SCORERS: dict[str, Scorer] = {s.__name__: s for s in (agreement, likelihood, no_errors, carried_out)}
 """The scorers that need no training."""
