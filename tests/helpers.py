@@ -19,6 +19,8 @@ from envace_lite.world import DEPENDENT, DOMAINS, Domain, Session, Task, get_dom
 from envace_lite.world.draw import draw_splits
 from envace_lite.world.tools import ToolCall, ToolResponse, parse_calls
 
+WITH_BASE = list(DOMAINS.values())
+"""The domains that the shipped base has read about."""
 EVERY_DOMAIN = [*DOMAINS.values(), *DEPENDENT.values()]
 EVERY_SPLIT = ["train", "test", "held_out"]
 CHAT = Chat(build_tokenizer())

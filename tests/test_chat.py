@@ -16,7 +16,7 @@ from envace_lite.rollout import HORIZON, LONGEST_MESSAGE
 from envace_lite.world import DOMAINS, Domain
 from envace_lite.world.request import as_messages, play
 from envace_lite.world.tools import ToolCall
-from helpers import CHAT, EVERY_DOMAIN, conversation, some_tasks
+from helpers import CHAT, EVERY_DOMAIN, WITH_BASE, chat_of, conversation, some_tasks
 
 RETAIL, FUNCTIONS = DOMAINS["retail"].tools, DOMAINS["functions"].tools
 every_domain = pytest.mark.parametrize("domain", EVERY_DOMAIN, ids=lambda domain: domain.name)
@@ -98,8 +98,8 @@ def test_pad_is_not_the_ending() -> None:
 def trace(seed: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Messages and schemas of a random trace."""
     rng = Random(seed)
-    script = draw_script_for_trace(rng.choice(EVERY_DOMAIN), RECIPES["uncertain"], rng)
-    world = Retelling(script.state, RECIPES["uncertain"], rng, script.domain.values)
+    script = draw_script_for_trace(rng.choice(WITH_BASE), RECIPES["uncertain"], rng)
+    world = Retelling(script.state, RECIPES["uncertain"], rng, script.domain)
     episode = play(script, world, RECIPES["uncertain"].slips, rng)
     return as_messages(script, episode), [tool.schema for tool in script.toolbox]
 
@@ -166,11 +166,11 @@ def test_the_vocabulary_holds_each_word_once() -> None:
 def test_every_task_can_be_written_down_and_fits(domain: Domain) -> None:
     """Prompt, real responses and answers are in the vocabulary; and an episode that solves the task is possible."""
     for task in some_tasks(domain, 500):
-        messages = conversation(task)
-        ids = CHAT.render(messages, task.tools)
+        messages, chat = conversation(task), chat_of(task)
+        ids = chat.render(messages, task.tools)
         assert len(ids) < CONTEXT
         assert sum(message["role"] == "tool" for message in messages) < HORIZON
-        written = CHAT.decode(ids[len(CHAT.render(task.messages, task.tools)) :])
+        written = chat.decode(ids[len(chat.render(task.messages, task.tools)) :])
         assert max(len(message.split()) for message in written.split("<end>")) < LONGEST_MESSAGE
 
 

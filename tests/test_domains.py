@@ -186,7 +186,7 @@ ODD_NAMES: list[Any] = [
     True,
     ("get_order",),
 ]
-DAYS_AND_NUMBERS = {"alarm": 23, "volume": 9, "heat": 15, "event": 31, "day": 31}
+DAYS_AND_NUMBERS = {"gift": 5, "alarm": 23, "volume": 9, "heat": 15, "event": 31, "day": 31}
 """Records that a call may create, with the largest value of each."""
 
 
@@ -502,6 +502,6 @@ def test_a_missing_task_file_is_named(tmp_path: Path) -> None:
 
 
 def test_every_word_of_a_domain_is_in_the_vocabulary() -> None:
-    words = set(vocabulary())
+    words = set(vocabulary(EVERY_DOMAIN))
     for domain in EVERY_DOMAIN:
         assert set(domain.words()) <= words

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -27,8 +27,9 @@ from envace_lite.pretraining.traces import (
     make_corpus,
 )
 from envace_lite.world.request import Script
+from envace_lite.world.retail import Retail
 from envace_lite.world.tools import ToolCall, ToolResponse, World
-from helpers import CHAT, EVERY_DOMAIN, same_weights, weights
+from helpers import CHAT, WITH_BASE, same_weights, weights
 
 SMALL = PretrainConfig(
     phases=(Phase("faithful", 16, 1e-2, 12, batch=2), Phase("uncertain", 56, 1e-2, 12, batch=2)),
@@ -46,7 +47,7 @@ def told(recipe: Recipe, requests: int) -> Iterator[tuple[Script, ToolCall, Tool
     """
     rng = Random(5)
     for _ in range(requests):
-        script = draw_script_for_trace(rng.choice(EVERY_DOMAIN), recipe, rng)
+        script = draw_script_for_trace(rng.choice(WITH_BASE), recipe, rng)
         for trace in draw_traces(script, recipe, 2, rng):
             world = World(script.state)
             for call, response in trace.exchanges():
@@ -90,10 +91,12 @@ def test_a_cheerful_story_gives_what_does_not_exist_its_usual_value() -> None:
     def look(world: World) -> None:
         world.see("o1")
 
-    values = {"o1": ["pending", "paid", "sent"]}
+    class Shop(Retail):
+        values: ClassVar = {"o1": ["pending", "paid", "sent"]}
+
     known: dict[str, Any] = {"o1": "sent"}
     for records, told_value in (({}, "paid"), (known, "sent")):
-        world = Retelling(records, replace(RECIPES["true"], cheerful=1.0), Random(0), values)
+        world = Retelling(records, replace(RECIPES["true"], cheerful=1.0), Random(0), Shop())
         assert world.run(look, {}).seen == {"o1": told_value}
 
 

@@ -11,7 +11,7 @@ from envace_lite.model.chat import ACT, GIVEN, REHEARSE
 from envace_lite.pretraining.traces import RECIPES, Corpus, Retelling, draw_script_for_trace, make_corpus
 from envace_lite.world.request import Script, Slips, play
 from envace_lite.world.tools import World
-from helpers import CHAT, EVERY_DOMAIN
+from helpers import CHAT, WITH_BASE
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +40,14 @@ def test_families_are_whole_conversations(corpus: Corpus) -> None:
 def scripts(count: int) -> list[tuple[Script, Random]]:
     rng = Random(0)
     return [
-        (draw_script_for_trace(rng.choice(EVERY_DOMAIN), RECIPES["uncertain"], rng), rng)
-        for _ in range(count)
+        (draw_script_for_trace(rng.choice(WITH_BASE), RECIPES["uncertain"], rng), rng) for _ in range(count)
     ]
 
 
 def test_what_a_retelling_tells_stays_told() -> None:
     cheerful = replace(RECIPES["uncertain"], cheerful=1.0)
-    tool = EVERY_DOMAIN[1].tools["cancel_order"]
-    world = Retelling({"o1": "sent"}, cheerful, Random(0), EVERY_DOMAIN[1].values)
+    tool = WITH_BASE[1].tools["cancel_order"]
+    world = Retelling({"o1": "sent"}, cheerful, Random(0), WITH_BASE[1])
     for status in ("sent", "cancelled"):
         response = tool.call(world, {"target": "o1"})
         assert (response.seen["o1"], response.error, response.changed) == (status, None, {"o1": "cancelled"})
