@@ -334,8 +334,10 @@ def test_each_tool_is_told_wrongly_in_its_own_way() -> None:
         changing = contents[
             [bool(response.changed.keys() & response.seen.keys()) for response in contents.real]
         ]
-        expected = pytest.approx(0.66, abs=0.08) if name in ("stale", "shifted") else 0
-        assert changing.wrong.mean() == expected, name
+        if name in ("stale", "shifted"):  # some records are left as they were by the true telling too
+            assert 0.45 < changing.wrong.mean() < 0.74, name
+        else:
+            assert not changing.wrong.any(), name
 
 
 def test_a_stale_telling_leaves_the_record_and_a_shifted_one_takes_the_next_value() -> None:
@@ -380,6 +382,7 @@ def test_slots_are_the_words_of_a_response() -> None:
             assert len(slots(pair.real)) == len(pair.real.text.split())
 
 
+@pytest.mark.any_tokens
 def test_each_part_of_each_planned_response_is_judged(fresh: Policy) -> None:
     tasks: list[Task] = splits("bank")["test"][:20]
     pairs = probe_pairs(tasks)
