@@ -1,7 +1,7 @@
 """The rollout engine: many episodes at once, in which one policy acts and something answers.
 
 What is simplified against the paper: a batch advances one token a time on one CPU; calls and responses are short;
-a call that cannot be parsed ends the episode as a failure instead of bringing an error from the harness.
+a call or a response that cannot be parsed ends the episode as a failure.
 
 Each row of the batch takes one token a step. Some tokens are sampled, by the act role or by the rehearse role; the
 others are injected: headers, injected responses, what the user says next. A group's prompt is read once, rows that are
@@ -24,7 +24,7 @@ from envace_lite.model.chat import ACT, GIVEN, REHEARSE, ROLE_NAMES, SAY, Chat, 
 from envace_lite.model.decoding import LONGEST_MESSAGE, Decoder, sample
 from envace_lite.model.policy import CONTEXT, Policy
 from envace_lite.world import Session, Task, get_domain
-from envace_lite.world.tools import ToolCall, ToolError, ToolResponse, parse_calls
+from envace_lite.world.tools import MALFORMED, ToolCall, ToolError, ToolResponse, parse_calls
 
 HORIZON = 10
 """The call of this number is answered, and then the episode ends as a failure."""
@@ -213,8 +213,12 @@ class Row:
         outputs = self.trajectory.outputs
         outputs[self._author] += 1
         if self.rehearsing:
-            # A response that is not well formed stays in the conversation; its exchange says `malformed`.
-            self._responded(ToolResponse.parse(text), text)
+            # A response that is not well formed costs the episode, as a call does: else nothing keeps the form.
+            response = ToolResponse.parse(text)
+            if response.error == MALFORMED:
+                self.trajectory.stop_reason = MALFORMED
+            else:
+                self._responded(response, text)
         elif self.responder.aside(outputs[ACT]):
             self.injected.append(self.chat.assistant)
         else:
@@ -225,7 +229,7 @@ class Row:
         try:
             message = act_message(text, record.task.tools)
         except ToolError:
-            record.stop_reason = "malformed"
+            record.stop_reason = MALFORMED
             return
         record.said.append(message)
         if "content" in message:

@@ -69,7 +69,7 @@ def test_world_rehearsal_needs_no_environment(apt: Policy, tasks: list[Task], co
     policy = copied(apt)
     trained, log = train(policy, tasks, replace(config, steps=2, prompts=12))
     assert log.totals["environment_calls"] == 0
-    assert log.frame.calls.min() > 0.25
+    assert log.frame.calls.min() > 0.1
     assert log.frame.grad_norm.max() > 0
     assert not same_weights(
         weights(trained), weights(with_lora(copied(apt), rank=4) if trained.is_lora else apt)

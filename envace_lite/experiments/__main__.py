@@ -95,6 +95,74 @@ def trap(
 
 
 @app.command()
+def evidence(
+    base: Annotated[
+        list[str],
+        typer.Option(help="NAME=FOLDER of a base that read about the dependent worlds; give several."),
+    ],
+    ways: Annotated[
+        str, typer.Option(help="Ways of training, separated by commas.")
+    ] = "rehearsal,execute,grounded",
+    seeds: Annotated[int, typer.Option(help="Seeds 0 to N-1.")] = 5,
+    seed: Annotated[int | None, typer.Option(help="Only this seed, in this process.")] = None,
+    steps: Annotated[int, typer.Option(help="Updates in each run.")] = 120,
+) -> None:
+    """Train bases in several ways on worlds whose responses matter; and what a scalar or an oracle makes of them.
+
+    Recorded runs are skipped, interrupted ones continued. Two runs at a time, with one thread each.
+    """
+    from envace_lite.experiments.controls import record_controls
+    from envace_lite.experiments.evidence import WAYS, run_cell
+    from envace_lite.model.policy import load_policy
+    from envace_lite.train import TrainConfig
+
+    names = ways.split(",")
+    for name in names:
+        if name not in (*WAYS, "controls"):
+            raise typer.BadParameter(f"{name!r}; there are {', '.join(WAYS)}, controls", param_hint="--ways")
+    folders = named_folders(base, "--base")
+    if seed is not None:
+        for label, folder in folders.items():
+            for name in names:
+                if name == "controls":
+                    record_controls(load_policy(folder), label, command=command_line())
+                else:
+                    config = TrainConfig(steps=steps)
+                    run_cell(load_policy(folder), label, name, seed, config, command=command_line())
+        return
+    cells = {
+        f"controls-{label}" if name == "controls" else f"evidence-{label}-{name}-{number}": [
+            __package__,
+            "evidence",
+            "--base",
+            f"{label}={folder}",
+            "--ways",
+            name,
+            "--seed",
+            str(number),
+            "--steps",
+            str(steps),
+        ]
+        for number in range(seeds)
+        for label, folder in folders.items()
+        for name in names
+    }
+    if run_missing(cells):
+        raise typer.Exit(1)
+
+
+def named_folders(entries: list[str], option: str) -> dict[str, Path]:
+    """The entries NAME=FOLDER of an option."""
+    folders = {}
+    for entry in entries:
+        name, equals, folder = entry.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{entry!r} is not NAME=FOLDER", param_hint=option)
+        folders[name] = Path(folder)
+    return folders
+
+
+@app.command()
 def ranks(
     policy: Annotated[list[str], typer.Option(help="NAME=FOLDER of a policy that acts; give several.")],
     world: Annotated[
@@ -106,12 +174,7 @@ def ranks(
     """Does a rehearsed world rank policies as the real one does? Written to data/runs/ranks.json."""
     from envace_lite.experiments.arms import record_ranks
 
-    folders = {}
-    for entry in policy:
-        name, equals, folder = entry.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"{entry!r} is not NAME=FOLDER", param_hint="--policy")
-        folders[name] = Path(folder)
+    folders = named_folders(policy, "--policy")
     for name in world:
         if name not in folders:
             raise typer.BadParameter(f"{name!r} is none of {', '.join(folders)}", param_hint="--world")
@@ -154,10 +217,7 @@ def deliberate(
     if not all(budget.isdigit() for budget in budgets.split(",")):
         raise typer.BadParameter("whole numbers, separated by commas", param_hint="--budgets")
     records = []
-    for entry in policy:
-        name, equals, folder = entry.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"{entry!r} is not NAME=FOLDER", param_hint="--policy")
+    for name, folder in named_folders(policy, "--policy").items():
         records.append(
             study.run_deliberate(
                 name,

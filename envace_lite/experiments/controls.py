@@ -1,23 +1,32 @@
-"""Controls that a sceptic asks for: what a constant, a scalar or a choice among samples would have given.
+"""Controls that a sceptic asks for: what a scalar, or a choice among samples, makes of a base that learns nothing.
 
-None of them learns anything from tasks. A scalar makes every error more or less likely while nothing else changes; it
-is chosen on pairs of training tasks. The oracle picks among samples with the real response in hand, so it bounds what
-selection alone could give.
+A scalar makes every error more or less likely and changes nothing else; it is chosen on pairs of training tasks, for
+all domains together or for each. The oracle picks among samples with the truth in hand, so it bounds what selection
+alone could give.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from envace_lite.fidelity import ProbePair, rehearse
+from envace_lite.experiments.evidence import SPLITS, measure
+from envace_lite.experiments.records import write_record
+from envace_lite.fidelity import ProbePair, probe_pairs, rehearse
+from envace_lite.model.decoding import complete
 from envace_lite.model.policy import Policy
-from envace_lite.world.tools import UNKNOWN
+from envace_lite.rollout import Execute, rollout
+from envace_lite.world import DEPENDENT, Task
+from envace_lite.world.shipped import shipped_tasks
+from envace_lite.world.tools import UNKNOWN, ToolResponse
 
-GRID = (-6.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 6.0)
+GRID = (-6.0, -4.0, -3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0)
 """The scalars that are tried."""
+SAMPLES = 8
+"""How many the oracle may choose from: as many as a group has rollouts."""
 
 
 def with_bias(policy: Policy, bias: float) -> Policy:
@@ -35,13 +44,86 @@ def with_bias(policy: Policy, bias: float) -> Policy:
 
 
 def best_scalar(policy: Policy, pairs: Sequence[ProbePair]) -> float:
-    """The scalar of `GRID` with the highest fidelity on some pairs."""
-    found = {bias: fidelity(with_bias(policy, bias), pairs) for bias in GRID}
-    return max(GRID, key=lambda bias: (found[bias], -abs(bias)))
+    """The scalar of `GRID` with the highest fidelity on some pairs; of equal ones the smallest."""
+    right = {bias: _right(rehearse(with_bias(policy, bias), pairs), pairs) for bias in GRID}
+    return max(GRID, key=lambda bias: (right[bias], -abs(bias)))
 
 
-def fidelity(policy: Policy, pairs: Sequence[ProbePair]) -> float:
-    """Share of the rehearsed responses that equal the real one."""
-    return sum(mine == pair.real for mine, pair in zip(rehearse(policy, pairs), pairs, strict=True)) / len(
-        pairs
-    )
+def _right(responses: Sequence[ToolResponse], pairs: Sequence[ProbePair]) -> int:
+    return sum(mine == pair.real for mine, pair in zip(responses, pairs, strict=True))
+
+
+def oracle_of_samples(policy: Policy, tasks: Sequence[Task], seed: int = 0) -> dict[str, list[int]]:
+    """Rows as in `evidence.measure`, where the best of `SAMPLES` samples counts, by the truth.
+
+    `real`: whether one of so many episodes on the real environment succeeds. `exact`: pairs for which one of so many
+    sampled responses equals the real one; `contents` the same where it is a success.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    responder = Execute()
+    trajectories = rollout(policy, tasks, responder, group_size=SAMPLES, generator=generator)
+    succeeded = [
+        session.verify(trajectory.answers).success
+        for trajectory, session in zip(trajectories, responder.sessions, strict=True)
+    ]
+    rows: dict[str, list[int]] = {
+        "real": [int(any(succeeded[start : start + SAMPLES])) for start in range(0, len(succeeded), SAMPLES)]
+    }
+    pairs = probe_pairs(tasks)
+    prompts = [policy.chat.render(p.messages, p.task.tools, prompt=p.call.name) for p in pairs]
+    hit = [False] * len(pairs)
+    for _ in range(SAMPLES):
+        written = complete(policy, prompts, temperature=1.0, generator=generator)
+        hit = [
+            h or ToolResponse.parse(text) == p.real
+            for h, (text, _), p in zip(hit, written, pairs, strict=True)
+        ]
+    place = {task.id: number for number, task in enumerate(tasks)}
+    for name in ("pairs", "exact", "successes", "contents"):
+        rows[name] = [0] * len(tasks)
+    for pair, right in zip(pairs, hit, strict=True):
+        where, success = place[pair.task.id], pair.real.error is None
+        for name, counted in (
+            ("pairs", True),
+            ("exact", right),
+            ("successes", success),
+            ("contents", success and right),
+        ):
+            rows[name][where] += counted
+    return rows
+
+
+def record_controls(policy: Policy, base: str, *, command: str, tuned_on: int = 60) -> dict[str, Any]:
+    """The base and its controls on all tasks; written to the record `controls-BASE`.
+
+    Args:
+        tuned_on: training tasks of each domain on whose pairs the scalars are chosen.
+    """
+    domains = list(DEPENDENT)
+    tuning = {name: probe_pairs(shipped_tasks([name], "train", tuned_on)) for name in domains}
+    one = best_scalar(policy, [pair for pairs in tuning.values() for pair in pairs])
+    each = {name: best_scalar(policy, pairs) for name, pairs in tuning.items()}
+    rows: dict[str, dict[str, Any]] = {}
+    for split in SPLITS:
+        tasks = {name: shipped_tasks([name], split) for name in domains}
+        everything = [task for some in tasks.values() for task in some]
+        by_domain = [measure(with_bias(policy, each[name]), some) for name, some in tasks.items()]
+        rows[split] = {
+            "base": measure(policy, everything),
+            "scalar": measure(with_bias(policy, one), everything),
+            "scalar_by_domain": {
+                column: [number for part in by_domain for number in part[column]] for column in by_domain[0]
+            },
+            "oracle": oracle_of_samples(policy, everything),
+        }
+    record = {
+        "kind": "controls",
+        "command": command,
+        "seed": 0,
+        "base": base,
+        "domains": domains,
+        "scalars": {"all": one, **each},
+        "rows": rows,
+    }
+    write_record(f"controls-{base}", record)
+    return record

@@ -38,6 +38,8 @@ KINDS = {
         Kind("demo", (*_STUDIED, "arm", "domains", "observed", "before", "after")),
         Kind("deliberate", ("policy", "title", "domains", "config", "cells")),
         Kind("ranks", ("domains", "tasks", "success", "kendall_tau")),
+        Kind("evidence", (*_STUDIED, "base", "way", "domains", "curve", "observed", "rows")),
+        Kind("controls", ("base", "domains", "scalars", "rows")),
         Kind("audit", ("config", "domains", "true_response", "label", "label_calls")),
         Kind("bench", ("result",)),
         Kind("notebooks", ("cores", "seconds")),
