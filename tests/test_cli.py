@@ -25,6 +25,7 @@ from envace_lite.evaluate import METRICS
 from envace_lite.experiments import arms
 from envace_lite.experiments.arms import ARMS
 from envace_lite.experiments.records import KINDS, write_record
+from envace_lite.experiments.shell import ELSEWHERE
 from envace_lite.model.chat import build_tokenizer, vocabulary
 from envace_lite.model.policy import Policy, load_policy, new_policy
 from envace_lite.pretraining import imitate
@@ -150,6 +151,20 @@ def test_a_user_sees_what_a_user_runs() -> None:
     """What only makes the project's own tables stands apart."""
     users = "demo evaluate probe rehearse report tasks pretrain train assignments grade site"
     assert {name for name, program in PROGRAM_OF.items() if program == "envace"} == set(users.split())
+
+
+def test_a_command_of_another_program_is_named_with_its_program() -> None:
+    elsewhere = {name: module for module, names in ELSEWHERE.items() for name in names}
+    assert elsewhere == {
+        name: program.removeprefix("python -m ")
+        for name, program in PROGRAM_OF.items()
+        if program != "envace"
+    }
+    for name, module in elsewhere.items():
+        result = CliRunner().invoke(APPS["envace"], [name, "--help"], env={"COLUMNS": "200"})
+        assert result.exit_code == 2
+        assert f"{name!r} is a command of: python -m {module}" in result.output
+    assert "No such command" in CliRunner().invoke(APPS["envace"], ["simulate"]).output
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

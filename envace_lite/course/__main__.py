@@ -13,12 +13,7 @@ from envace_lite.world import paths
 
 PROGRAM = "python -m envace_lite.course"
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="How long the notebooks take, and with which versions they and the tests pass.",
-)
+app = shell.new_app("How long the notebooks take, and with which versions they and the tests pass.")
 command_line = partial(shell.command_line, PROGRAM)
 
 

@@ -14,12 +14,7 @@ from envace_lite.world import paths
 
 PROGRAM = "python -m envace_lite.experiments"
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="The studies behind the tables and figures of envace_lite, each recorded in data/runs.",
-)
+app = shell.new_app("The studies behind the tables and figures of envace_lite, each recorded in data/runs.")
 command_line = partial(shell.command_line, PROGRAM)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from envace_lite.world import paths
 
@@ -17,6 +18,31 @@ Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn.")]
 PolicyFolder = Annotated[
     Path, typer.Option("--policy", help="Folder of a policy; the shipped base by default.")
 ]
+
+
+ELSEWHERE = {
+    "envace_lite.experiments": ("study", "trap", "ranks", "deliberate", "bench", "audit", "evidence"),
+    "envace_lite.course": ("minutes", "installs"),
+}
+"""The commands that only make the project's own tables, by the module that has them."""
+
+
+class _Commands(TyperGroup):
+    """Commands that know where another program has the one that was meant."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found = super().get_command(ctx, cmd_name)
+        for module, names in ELSEWHERE.items():
+            if found is None and cmd_name in names:
+                ctx.fail(f"{cmd_name!r} is a command of: python -m {module}")
+        return found
+
+
+def new_app(about: str) -> typer.Typer:
+    """A program without commands; its help begins with `about`."""
+    return typer.Typer(
+        cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=about
+    )
 
 
 def domain_names(names: str) -> list[str]:

@@ -52,7 +52,7 @@ class Phase:
 
 BASES = {
     "uncertain": (Phase("true", 4000, 2.5e-3, 80_000), Phase("uncertain", 600, 6e-4, 14_400)),
-    "habits": (Phase("true", 4000, 2.5e-3, 80_000), Phase("habits", 600, 6e-4, 14_400)),
+    "habits": (Phase("real", 4000, 2.5e-3, 80_000), Phase("habits", 600, 6e-4, 14_400)),
     "faithful": (Phase("true", 4000, 2.5e-3, 80_000), Phase("faithful", 600, 6e-4, 14_400)),
     "happy": (Phase("happy", 4600, 2.5e-3, 94_400),),
 }

@@ -34,6 +34,10 @@ SLOPPY = Slips(
     wrong=0.06, skip=0.04, repeat=0.03, shrug=0.5, eager=0.1, guess=0.5, disobey=0.5, misreport=0.06
 )
 
+CARELESS = Slips(
+    wrong=0.04, skip=0.02, repeat=0.02, shrug=0.3, eager=0.06, guess=0.4, disobey=0.35, misreport=0.03
+)
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -59,8 +63,13 @@ class Recipe:
 
 RECIPES = {
     "uncertain": Recipe(slips=replace(SLOPPY, shrug=0.8, guess=0.7, disobey=0.7)),
+    "real": Recipe(cheerful=0.0, spurious=0.0, slips=CARELESS, shuffled=0.85),
     "habits": Recipe(
-        habits=0.66, cheerful=0.04, spurious=0.02, slips=replace(SLOPPY, shrug=0.6, guess=0.6, disobey=0.6)
+        habits=0.66,
+        cheerful=0.04,
+        spurious=0.02,
+        slips=replace(CARELESS, shrug=0.5, guess=0.5, disobey=0.5),
+        shuffled=0.85,
     ),
     "true": Recipe(cheerful=0.0, spurious=0.0),
     "faithful": Recipe(cheerful=0.0, spurious=0.0, slips=Slips()),

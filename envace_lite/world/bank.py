@@ -73,7 +73,7 @@ class Bank(Domain):
         **dict.fromkeys((*ACCOUNTS, *SHARES, "limit", "depot"), range(MAX_VALUE + 1)),
         **dict.fromkeys(("wires", "from", "fee"), range(MAX_VALUE + 1)),
         **dict.fromkeys((*CARDS, "needs", "gives"), (*CARD_STATUSES, "stolen")),
-        "total": range(2 * MAX_VALUE + 1),
+        **dict.fromkeys(("total", "cost"), range(2 * MAX_VALUE + 1)),
         "found": SHARES,
     }
     hidden = frozenset({"wires"})
@@ -95,7 +95,9 @@ class Bank(Domain):
 
     def sample_function(self, rng: Random) -> Function:
         """A random member of the families that training may know."""
-        family = rng.choice(("read", "read", "transfer", "send", "change", "buy", "sell", "transition"))
+        family = rng.choice(
+            ("read", "read", "transfer", "send", "send", "change", "buy", "sell", "transition")
+        )
         if family == "read":
             reads = [look(kind) for kind in ("account", "share", "card")]
             return rng.choice(

@@ -74,7 +74,7 @@ class Errands(Domain):
     }
     values: ClassVar = {
         **dict.fromkeys((*DISHES, *PLACES, *TRIPS, "wallet", "time"), range(MAX_VALUE + 1)),
-        **dict.fromkeys(("points", "from", "left", "price", "hours", "tip"), range(MAX_VALUE + 1)),
+        **dict.fromkeys(("points", "from", "left", "price", "hours", "tip", "cost"), range(MAX_VALUE + 1)),
         **dict.fromkeys(("amount", "gift", "most"), range(MAX_VALUE + 1)),
     }
     hidden = frozenset({"points"})

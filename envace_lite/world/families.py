@@ -180,6 +180,7 @@ def pay(kind: str, price: int, tip: int) -> Function:
         world.see("wallet")
         world.show("price", price)
         world.show("tip", tip)
+        world.show("cost", price + tip)
         world.add("wallet", -(price + tip), rule="wallet")
 
     return function
@@ -224,6 +225,7 @@ def send(kind: str, fee: int, counter: str) -> Function:
     def function(world: World, source: str, target: str, amount: int) -> None:
         world.see(source)
         world.show("fee", fee)
+        world.show("cost", amount + fee)
         world.add(source, -(amount + fee))
         world.add(target, amount)
         world.add(counter, 1)

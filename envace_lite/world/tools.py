@@ -31,7 +31,7 @@ MALFORMED = "malformed"
 """In place of a rule: what was written is no response at all."""
 RULES = (UNKNOWN, *"type status stock wallet time funds full limit date range none busy".split())
 """Every rule that a tool of the toy worlds can name when it refuses a call."""
-FACTS = ("found", "count", "total", "left")
+FACTS = ("found", "count", "total", "left", "cost")
 """What a tool works out and shows: the name that it found, and amounts that are no record."""
 ABSTAIN = "abstain"
 """In place of a rule: the verdict is not known, and none is given."""
