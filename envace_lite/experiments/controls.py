@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from envace_lite.experiments.evidence import SPLITS, measure
+from envace_lite.experiments.evidence import SPLITS, groups, measure
 from envace_lite.experiments.records import write_record
 from envace_lite.fidelity import ProbePair, probe_pairs, rehearse
 from envace_lite.model.decoding import complete
@@ -90,7 +90,7 @@ def oracle_of_samples(policy: Policy, tasks: Sequence[Task], seed: int = 0) -> d
             ("contents", success and right),
         ):
             rows[name][where] += counted
-    return rows
+    return {**rows, **groups(tasks)}
 
 
 def record_controls(policy: Policy, base: str, *, command: str, tuned_on: int = 60) -> dict[str, Any]:

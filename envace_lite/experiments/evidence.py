@@ -27,6 +27,7 @@ from envace_lite.rollout import Execute, Rehearse, Responder, Trajectory
 from envace_lite.train import EvalCallback, ExtraLoss, TrainConfig, train
 from envace_lite.world import DEPENDENT, Task, paths
 from envace_lite.world.shipped import shipped_tasks
+from envace_lite.world.task import NEWS
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def measure(policy: Policy, tasks: Sequence[Task]) -> dict[str, list[Any]]:
     those told right in every word; `errors`, `recalled`: real errors among them and those told as an error;
     `successes`, `refused`: real successes and those told as an error; `contents`: real successes told right in every
     word. `bearing`, `bearing_right`: parts of planned responses on which decisions rest, and those told right; `idle`,
-    `idle_right`: the other parts.
+    `idle_right`: the other parts. And for each of `GROUPS` whether the task belongs to it (1 or 0).
     """
     frame = deploy(policy, tasks)[1].set_index("task")
     frame["rehearsed"] = rehearsed_alone(policy, tasks).rehearsed_success.to_numpy()
@@ -167,7 +168,16 @@ def measure(policy: Policy, tasks: Sequence[Task]) -> dict[str, list[Any]]:
     for columns in (flags, halves):
         table = table.join(columns.groupby("task").sum())
     ordered = table.reindex([task.id for task in tasks]).fillna(0).astype(int)
-    return {str(name): column.tolist() for name, column in ordered.items()}
+    return {**{str(name): column.tolist() for name, column in ordered.items()}, **groups(tasks)}
+
+
+GROUPS = ("goal", "secret", *(f"new:{what}" for what in NEWS))
+"""The tags by which tasks are looked at apart."""
+
+
+def groups(tasks: Sequence[Task]) -> dict[str, list[int]]:
+    """For each of `GROUPS` which of some tasks belong to it (1 or 0)."""
+    return {tag: [int(tag in task.tags) for task in tasks] for tag in GROUPS}
 
 
 def small_measure(test: Sequence[Task], held_out: Sequence[Task]) -> EvalCallback:

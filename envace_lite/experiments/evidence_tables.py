@@ -6,7 +6,7 @@ other bases, other seeds and other tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,8 @@ import pandas as pd
 
 from envace_lite.experiments.evidence import MEASURES, WAYS
 from envace_lite.experiments.records import of_kind
-from envace_lite.world import DEPENDENT, Task
-from envace_lite.world.shipped import shipped_tasks
+from envace_lite.experiments.tables import markdown
+from envace_lite.world.task import NEWS
 
 CONTROLS = {
     "base": "base, before any training",
@@ -40,22 +40,19 @@ def cells(records: Sequence[Mapping[str, Any]], split: str) -> dict[str, Cells]:
     return {name: found[name] for name in TITLES if name in found}
 
 
-def chosen(split: str, wanted: Callable[[Task], bool] = lambda _: True) -> np.ndarray:
-    """Which tasks of a split are counted, (T,)."""
-    return np.array([wanted(task) for task in shipped_tasks(DEPENDENT, split)])
-
-
 def value_and_interval(
-    some: Cells, measure: str, where: np.ndarray, resamples: int = 1000
+    some: Cells, measure: str, group: str = "", resamples: int = 1000
 ) -> tuple[float, float, float]:
     """A measure over some cells with the ends of its 95 % interval; NaN where it was not measured.
 
     Args:
-        where: which tasks are counted, (T,).
+        group: one of `evidence.GROUPS`, or "" for all tasks.
     """
     over, under = MEASURES[measure]
     if not all(over in rows and (not under or under in rows) for rows in some.values()):
         return (float("nan"),) * 3
+    first = next(iter(some.values()))
+    where = np.array(first[group], dtype=bool) if group else np.ones(len(first[over]), dtype=bool)
     numbers = np.array([[np.array(rows[over])[where]] for rows in some.values()], dtype=float)[:, 0]
     sizes = np.ones_like(numbers)
     if under:
@@ -85,15 +82,14 @@ def table(
     records: Sequence[Mapping[str, Any]],
     split: str = "test",
     measures: Sequence[str] = tuple(MEASURES),
-    wanted: Callable[[Task], bool] = lambda _: True,
+    group: str = "",
 ) -> pd.DataFrame:
     """One row for the base, each control and each way, one column a measure: value (low to high)."""
-    where = chosen(split, wanted)
     rows = {}
     for name, some in cells(records, split).items():
         shown = {}
         for measure in measures:
-            value, low, high = value_and_interval(some, measure, where)
+            value, low, high = value_and_interval(some, measure, group)
             shown[measure] = "" if np.isnan(value) else f"{value:.3f} ({low:.3f} to {high:.3f})"
         rows[TITLES[name]] = {"cells": len(some), **shown}
     return pd.DataFrame(rows).T
@@ -127,13 +123,38 @@ def gain(
     """
     found = cells(records, split)
     one, other, base = found[name], found[against], found["base"]
-    where = chosen(split)
 
     def mean(some: Cells) -> float:
-        return value_and_interval(some, measure, where, resamples=1)[0]
+        return value_and_interval(some, measure, resamples=1)[0]
 
     shared = [key for key in one if key in other] or list(one)
     start = mean({key: base[key[0], 0] for key in shared})
     return (mean({key: one[key] for key in shared}) - start) / (
         mean({key: other[key] for key in shared if key in other} or other) - start
     )
+
+
+SHOWN = (
+    "fidelity",
+    "bearing",
+    "idle",
+    "contents",
+    "error_recall",
+    "pessimism",
+    "real_success",
+    "wrong_writes",
+)
+"""The measures of the project's page, in this order."""
+
+
+def tables(records: Sequence[Mapping[str, Any]]) -> str:
+    """Everything that was recorded, on test tasks and on tools that are new in each way, as markdown."""
+    if not cells(records, "test"):
+        return "Nothing has been recorded yet."
+    text = ["**Test tasks**", markdown(table(records, "test", SHOWN))]
+    for what, words in NEWS.items():
+        text += [
+            f"**Held-out tools: {words}**",
+            markdown(table(records, "held_out", SHOWN[:4], f"new:{what}")),
+        ]
+    return "\n\n".join(text)
