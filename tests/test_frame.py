@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "envace_lite"
 
 FLOORS = [
+    "alarms",
     "interrupts",
     "world",
     "model",
