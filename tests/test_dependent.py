@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 from random import Random
@@ -14,11 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envace_lite.experiments.controls import with_bias
+from envace_lite.experiments.evidence import RealResponses
+from envace_lite.experiments.evidence_tables import gain, value_and_interval, worst
+from envace_lite.experiments.rewards import EveryVerdict, answer_and_state, drawn
 from envace_lite.fidelity import probe_pairs
 from envace_lite.fidelity.parts import parts, slots
-from envace_lite.model.chat import build_tokenizer, vocabulary
-from envace_lite.model.policy import Policy, new_policy
+from envace_lite.model.chat import REHEARSE, build_tokenizer, vocabulary
+from envace_lite.model.policy import Family, Policy, new_policy
 from envace_lite.pretraining.traces import HABITS, RECIPES, Retelling, draw_script_for_trace, habit
+from envace_lite.reward import answer_only, task_success
+from envace_lite.rollout import Trajectory
 from envace_lite.world import DEPENDENT, Domain, Task, get_domain
 from envace_lite.world.draw import bearing, make_task
 from envace_lite.world.families import (
@@ -41,7 +47,7 @@ from envace_lite.world.request import Script, ScriptStep, Turn
 from envace_lite.world.task import NEWS
 from envace_lite.world.tools import RULES, ToolCall, ToolResponse, Value, World, parse_calls
 from envace_lite.world.verifier import BROKEN, DONE, OPEN, request_status
-from helpers import conversation, planned_calls, splits
+from helpers import conversation, copied, planned_calls, splits
 
 every_dependent = pytest.mark.parametrize("domain", DEPENDENT.values(), ids=lambda domain: domain.name)
 STATE: dict[str, Value] = {"o1": "paid", "o2": "sent", "o4": "paid", "courier": "busy"}
@@ -405,3 +411,97 @@ def test_a_scalar_only_makes_errors_more_likely(fresh: Policy) -> None:
 
 def test_every_domain_can_be_looked_up() -> None:
     assert all(get_domain(name) is domain for name, domain in DEPENDENT.items())
+
+
+# Ways of training ------------------------------------------------------------------------------------------
+
+
+def told(task: Task, *exchanges: tuple[str, str], answers: tuple[str, ...] = ()) -> Trajectory:
+    return Trajectory(
+        task,
+        [],
+        exchanges=[(parse_calls(c, task.tools)[0], ToolResponse.parse(r)) for c, r in exchanges],
+        answers=list(answers or task.outcomes[0].answers),
+    )
+
+
+def test_labels_that_tell_more_or_less() -> None:
+    """A read whose error is told as a success: only the label with every verdict sees it."""
+    task = make_task(script("get_order o3", "pack_order o1"), "x")
+    right = told(task, ("get_order o3", "o3:unknown error unknown"), ("pack_order o1", "ok o1:packed"))
+    cheerful = told(task, ("get_order o3", "o3:paid ok"), ("pack_order o1", "ok o1:packed"))
+    other = told(task, ("get_order o3", "o3:unknown error unknown"), ("pack_order o1", "ok o1:sent"))
+    refused = told(task, ("get_order o3", "o3:unknown error unknown"), ("pack_order o1", "error status"))
+    every = EveryVerdict([task])
+    assert every.real_calls == 2
+    for reward, values in (
+        (answer_only, (1, 1, 1, 1)),
+        (answer_and_state, (1, 1, 0, 0)),
+        (task_success, (1, 1, 1, 0)),
+        (every, (1, 0, 1, 0)),
+    ):
+        assert tuple(reward(t) for t in (right, cheerful, other, refused)) == values, reward
+
+
+def test_a_reward_drawn_at_random_has_its_mean_and_knows_nothing() -> None:
+    tasks = splits("bank")["train"][:400]
+    reward = drawn(0.3, 0)
+    values = [reward(Trajectory(task, [], ids=[i], answers=[])) for task in tasks for i in range(5)]
+    assert sum(values) / len(values) == pytest.approx(0.3, abs=0.04)
+    assert values == [reward(Trajectory(task, [], ids=[i], answers=[])) for task in tasks for i in range(5)]
+
+
+def test_only_the_tokens_of_responses_are_imitated(fresh: Policy) -> None:
+    """The gradient is that of the mean negative log-probability of these tokens, and of no others."""
+    task = splits("orders")["test"][0]
+    prompt = fresh.chat.render(task.messages, task.tools, prompt="act")
+    ids = fresh.chat.render(conversation(task), task.tools)[len(prompt) :]
+    roles = torch.tensor(fresh.chat.role_ids([*prompt, *ids])[len(prompt) :])
+    policy = copied(fresh)
+    policy.backward([Family(prompt, [ids])], lambda p, *_: -p[roles == REHEARSE].mean())
+    wanted = {name: p.grad.clone() for name, p in policy.model.named_parameters()}
+    policy.model.zero_grad()
+    RealResponses(1.0)(policy, 0, [Trajectory(task, prompt, ids=ids)])
+    assert 0 < (roles == REHEARSE).sum() < len(ids)
+    for name, parameter in policy.model.named_parameters():
+        assert torch.allclose(parameter.grad, wanted[name], atol=1e-7), name
+
+
+# Tables ----------------------------------------------------------------------------------------------------
+
+
+def cell(exact: list[int]) -> dict[str, list[int]]:
+    return {"exact": exact, "pairs": [2] * len(exact), "goal": [1, 0] * (len(exact) // 2)}
+
+
+def test_a_value_is_that_of_all_cells_and_its_interval_covers_bases_seeds_and_tasks() -> None:
+    one, other = cell([2, 0] * 50), cell([2, 2] * 50)
+    assert value_and_interval({("a", 0): one}, "fidelity")[0] == 0.5
+    value, low, high = value_and_interval({("a", 0): one, ("b", 0): other}, "fidelity")
+    assert value == 0.75
+    assert low == pytest.approx(0.5, abs=0.1)  # both bases drawn may be the first
+    assert high == pytest.approx(1.0, abs=0.01)
+    assert value_and_interval({("a", 0): one}, "fidelity", "goal") == (1.0, 1.0, 1.0)
+    assert math.isnan(value_and_interval({("a", 0): one}, "bearing")[0])
+    narrow = value_and_interval({("a", 0): one}, "fidelity")
+    assert 0.3 < narrow[1] < 0.5 < narrow[2] < 0.7  # one cell: tasks alone
+
+
+def test_the_gain_is_paired_by_base_and_seed() -> None:
+    def record(way: str, base: str, seed: int, right: int) -> dict[str, Any]:
+        rows = {"test": cell([right] * 10)}
+        return {"kind": "evidence", "way": way, "base": base, "seed": seed, "rows": rows}
+
+    records = [
+        {
+            "kind": "controls",
+            "base": "a",
+            "rows": {"test": {"base": cell([0] * 10), "scalar": cell([1] * 10)}},
+        },
+        record("execute", "a", 0, 2),
+        record("rehearsal", "a", 0, 1),
+        record("rehearsal", "a", 1, 0),  # its partner is not there yet
+    ]
+    assert gain(records, "rehearsal", "fidelity") == pytest.approx(0.5)
+    assert gain(records, "scalar", "fidelity") == pytest.approx(0.5)
+    assert worst(records, "rehearsal")["fidelity"] == 0.0

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
-from zlib import crc32
 
 import pandas as pd
 import torch
 from torch import Tensor
 
 from envace_lite.evaluate import deploy, rehearsed_alone
+from envace_lite.experiments import rewards
 from envace_lite.experiments.records import write_record
 from envace_lite.fidelity import ask, compare, probe_pairs
 from envace_lite.fidelity.parts import parts
 from envace_lite.model.chat import REHEARSE
 from envace_lite.model.checkpoint import claimed
 from envace_lite.model.policy import Family, Policy
-from envace_lite.reward import Reward, task_success
+from envace_lite.reward import Reward, answer_only, task_success
 from envace_lite.rollout import Execute, Rehearse, Responder, Trajectory
 from envace_lite.train import EvalCallback, ExtraLoss, TrainConfig, train
 from envace_lite.world import DEPENDENT, Task, paths
@@ -77,15 +77,8 @@ def _response_tokens(policy: Policy, prompt: Sequence[int], ids: Sequence[int]) 
     return [role == REHEARSE for role in roles]
 
 
-def drawn_reward(mean: float, seed: int) -> Reward:
-    """A reward that knows nothing: 1 with a fixed probability, drawn anew for each different trajectory."""
-
-    def reward(trajectory: Trajectory) -> float:
-        digest = crc32(f"{seed} {trajectory.ids} {trajectory.task.id} {sum(trajectory.log_probs)}".encode())
-        return float(digest < mean * 2**32)
-
-    reward.__name__ = f"drawn_{mean}_{seed}"
-    return reward
+BASE_MEAN = 0.5
+"""The probability of a reward that is drawn at random: about the mean reward of a base."""
 
 
 @dataclass(frozen=True)
@@ -95,16 +88,16 @@ class Way:
     Args:
         title: how it is called in tables and figures.
         responder: makes the responder of the training.
+        reward: makes the reward, from the training tasks and the seed.
         changes: what differs in the configuration.
         extra_loss: beside the loss of the rollouts.
-        drawn: whether the reward is drawn at random.
     """
 
     title: str
     responder: Callable[[], Responder] = Rehearse
+    reward: Callable[[Sequence[Task], int], Reward] = lambda tasks, seed: task_success
     changes: tuple[tuple[str, Any], ...] = ()
     extra_loss: ExtraLoss | None = None
-    drawn: bool = False
 
 
 WAYS = {
@@ -119,10 +112,18 @@ WAYS = {
         changes=(("train_act", False), ("train_rehearse", False)),
         extra_loss=RealResponses(1.0),
     ),
-    "drawn": Way("world rehearsal, reward drawn at random", drawn=True),
+    "drawn": Way(
+        "world rehearsal, reward drawn at random", reward=lambda tasks, seed: rewards.drawn(BASE_MEAN, seed)
+    ),
+    "answer": Way("world rehearsal, the label is the answer", reward=lambda tasks, seed: answer_only),
+    "state": Way(
+        "world rehearsal, the label is answer and state", reward=lambda tasks, seed: rewards.answer_and_state
+    ),
+    "verdicts": Way(
+        "world rehearsal, the label has every verdict", reward=lambda tasks, seed: rewards.EveryVerdict(tasks)
+    ),
 }
-BASE_MEAN = 0.5
-"""The probability of a reward that is drawn at random: about the mean reward of a base."""
+"""Every way of training. The last three turn the dial of what the label tells: usually it is answer and writes."""
 
 SPLITS = ("test", "held_out")
 
@@ -233,13 +234,14 @@ def run_cell(
     config = replace(config, seed=seed, **dict(how.changes))
     domains = list(DEPENDENT)
     watched = [shipped_tasks(domains, split, 25) for split in SPLITS]
+    tasks = shipped_tasks(domains, "train")
     with claimed(paths.WORK / name):
         trained, log = train(
             policy,
-            shipped_tasks(domains, "train"),
+            tasks,
             config,
             responder=how.responder(),
-            reward=drawn_reward(BASE_MEAN, seed) if how.drawn else task_success,
+            reward=how.reward(tasks, seed),
             folder=paths.WORK / name,
             eval_callback=small_measure(*watched) if watch else None,
             extra_loss=how.extra_loss,

@@ -97,15 +97,13 @@ def table(
 
 def worst(records: Sequence[Mapping[str, Any]], way: str, split: str = "test") -> pd.Series:
     """The worst cell of a way for each measure: a claim for every seed rests on it."""
-    falls = ("wrong_writes", "pessimism")
-    found = {}
-    for measure, (over, under) in MEASURES.items():
-        values = [
-            sum(rows[over]) / (sum(rows[under]) if under else len(rows[over]))
-            for rows in cells(records, split).get(way, {}).values()
-        ]
-        found[measure] = (max if measure in falls else min)(values, default=float("nan"))
-    return pd.Series(found)
+    each = cells(records, split).get(way, {}).items()
+    found = {
+        measure: [value_and_interval({key: rows}, measure, resamples=1)[0] for key, rows in each]
+        for measure in MEASURES
+    }
+    rises = ("wrong_writes", "pessimism")
+    return pd.Series({m: (max if m in rises else min)(v, default=float("nan")) for m, v in found.items()})
 
 
 def gain(
