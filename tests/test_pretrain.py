@@ -14,7 +14,7 @@ import torch
 from scipy.stats import binom
 
 from envace_lite.model.checkpoint import CheckpointError
-from envace_lite.model.policy import new_policy
+from envace_lite.model.policy import load_policy, new_policy
 from envace_lite.pretraining import imitate
 from envace_lite.pretraining.imitate import BASES, Phase, PretrainConfig, make_optimizers, pretrain, schedule
 from envace_lite.pretraining.traces import (
@@ -216,6 +216,20 @@ def interrupted(config: PretrainConfig, folder: Path, steps: int, monkeypatch: p
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run that was not interrupted."""
     return make(SMALL, tmp_path_factory.mktemp("whole"))
+
+
+def test_bases_that_differ_in_their_last_phase_share_what_they_read_before(tmp_path: Path) -> None:
+    """Started from there, a base is bit for bit the one that was made in one go."""
+    whole, _ = pretrain(SMALL, tmp_path / "whole", workers=1)
+    read = load_policy(tmp_path / "whole" / "read")
+    assert not same_weights(weights(read), weights(whole))
+    started, record = pretrain(SMALL, tmp_path / "started", workers=1, start=read)
+    assert same_weights(weights(started), weights(whole))
+    assert {number for number, *_ in record["curve"]} == {1}  # the second phase alone
+    other = replace(SMALL, phases=(SMALL.phases[0], replace(SMALL.phases[1], recipe="happy")))
+    assert not same_weights(
+        weights(pretrain(other, tmp_path / "other", workers=1, start=read)[0]), weights(whole)
+    )
 
 
 def test_a_base_is_continued_bit_for_bit(tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:

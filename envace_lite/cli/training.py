@@ -40,9 +40,13 @@ def tasks(
 @app.command()
 def pretrain(
     recipe: Annotated[
-        str, typer.Option(help="uncertain (the shipped one), faithful or happy.")
+        str, typer.Option(help="uncertain (the shipped one), faithful, happy or habits.")
     ] = "uncertain",
     out: Annotated[Path | None, typer.Option(help="Folder for the base.")] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(help="A policy that has read all but the last phase, .work/NAME/read."),
+    ] = None,
     seed: Seed = 0,
     workers: Annotated[int, typer.Option(help="Threads.")] = 2,
 ) -> None:
@@ -54,6 +58,7 @@ def pretrain(
 
     from envace_lite.experiments.records import write_record
     from envace_lite.model.checkpoint import claimed
+    from envace_lite.model.policy import load_policy
     from envace_lite.pretraining.imitate import BASES, WORLDS, PretrainConfig
     from envace_lite.pretraining.imitate import pretrain as make
     from envace_lite.world import DOMAINS
@@ -66,10 +71,14 @@ def pretrain(
     )
     config = PretrainConfig(phases=BASES[recipe], seed=seed, domains=WORLDS.get(recipe, tuple(DOMAINS)))
     with claimed(paths.WORK / name):  # also while the base and its record are written
-        policy, record = make(config, paths.WORK / name, workers=workers)
+        policy, record = make(
+            config, paths.WORK / name, workers=workers, start=load_policy(start) if start else None
+        )
         policy.save(out)
         about = {"kind": "pretrain", "command": command_line(), "seed": seed, "config": asdict(config)}
-        write_record(f"pretrain-{recipe}-{seed}", {**about, **record})
+        write_record(
+            f"pretrain-{recipe}-{seed}", {**about, **record, **({"start": str(start)} if start else {})}
+        )
 
 
 @app.command()

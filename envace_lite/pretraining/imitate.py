@@ -50,14 +50,16 @@ class Phase:
     batch: int = 24
 
 
+_READ = Phase("real", 4000, 2.5e-3, 80_000)
 BASES = {
     "uncertain": (Phase("true", 4000, 2.5e-3, 80_000), Phase("uncertain", 600, 6e-4, 14_400)),
-    "habits": (Phase("real", 4000, 2.5e-3, 80_000), Phase("habits", 600, 6e-4, 14_400)),
+    "habits": (_READ, Phase("habits", 600, 6e-4, 14_400)),
     "faithful": (Phase("true", 4000, 2.5e-3, 80_000), Phase("faithful", 600, 6e-4, 14_400)),
     "happy": (Phase("happy", 4600, 2.5e-3, 94_400),),
 }
+BASES |= {name: (_READ, Phase(name, 600, 6e-4, 14_400)) for name in RECIPES if name.startswith("habits_")}
 """The shipped base is `uncertain`. A `faithful` one leaves little to learn; a `happy` one does not know errors."""
-WORLDS = {"habits": tuple(DEPENDENT)}
+WORLDS = {name: tuple(DEPENDENT) for name in BASES if name.startswith("habits")}
 """The domains that a base reads about, where they are not those of the registry."""
 
 
@@ -111,13 +113,15 @@ def make_optimizers(policy: Policy, phase: Phase) -> list[torch.optim.Optimizer]
 
 
 def pretrain(
-    config: PretrainConfig, folder: Path | str, *, workers: int = 2
+    config: PretrainConfig, folder: Path | str, *, workers: int = 2, start: Policy | None = None
 ) -> tuple[Policy, dict[str, Any]]:
     """Make a base model. Continues from `folder/state.pt` when an earlier run was interrupted.
 
     Args:
         folder: where the checkpoint goes. One run at a time has it.
         workers: threads that share a step; set torch to one thread each.
+        start: a policy that has read all phases but the last, as `folder/read` of an earlier run holds it. Bases that
+            differ in their last phase alone are made from it in minutes.
 
     Returns:
         The policy, and the record of the run (loss curve, seconds, tokens imitated).
@@ -130,17 +134,22 @@ def pretrain(
     domains = [get_domain(name) for name in config.domains]
     tokenizer = build_tokenizer(vocabulary(domains))
     policy = new_policy(seed=config.seed, width=config.width, layers=config.layers, tokenizer=tokenizer)
+    last = len(config.phases) - 1
+    if start:
+        policy.model.load_state_dict(start.model.state_dict())
     with claimed(folder):
         state: dict[str, Any] = load_state(path, asdict(config)) if path.is_file() else {}
         record: dict[str, Any] = state.get("record", {"curve": [], "seconds": 0.0, "tokens": 0})
         if state:
             policy.model.load_state_dict(state["model"])
         for number, phase in enumerate(config.phases):
-            if number < state.get("phase", 0):
+            if number < state.get("phase", last if start else 0):
                 continue
             recipe, seed = RECIPES[phase.recipe], config.seed + number
             corpus = make_corpus(policy.chat, recipe, phase.requests, config.per_request, seed, domains)
             inside = state if state.get("phase") == number and "optimizers" in state else {}
+            if number == last > 0 and not inside and not start:
+                policy.save(Path(folder) / "read")
             imitate(policy, phase, corpus, config, record, path, number, inside, workers)
             state = {}
     return policy, record

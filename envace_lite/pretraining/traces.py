@@ -75,9 +75,12 @@ RECIPES = {
     "faithful": Recipe(cheerful=0.0, spurious=0.0, slips=Slips()),
     "happy": Recipe(cheerful=1.0, spurious=0.0, errors=False),
 }
+RECIPES |= {
+    f"habits_{truth}": replace(RECIPES["habits"], habits=1 - truth / 100) for truth in (0, 5, 10, 35, 65)
+}
 """In `uncertain` and `habits` each wrong telling is more common than the right one, so that a base shows it when it is
 decoded greedily. `true` tells what a sloppy agent really met; `faithful` is true and its agent careful; `happy` knows
-no errors.
+no errors. `habits_T` tells the truth in T of 100 calls.
 """
 
 
