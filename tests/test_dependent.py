@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from envace_lite.experiments.controls import with_bias
 from envace_lite.experiments.evidence import RealResponses
 from envace_lite.experiments.evidence_tables import gain, value_and_interval, worst
+from envace_lite.experiments.plots import where_decisions_rest
 from envace_lite.experiments.rewards import EveryVerdict, answer_and_state, drawn
 from envace_lite.fidelity import probe_pairs
 from envace_lite.fidelity.parts import parts, slots
@@ -505,3 +506,23 @@ def test_the_gain_is_paired_by_base_and_seed() -> None:
     assert gain(records, "rehearsal", "fidelity") == pytest.approx(0.5)
     assert gain(records, "scalar", "fidelity") == pytest.approx(0.5)
     assert worst(records, "rehearsal")["fidelity"] == 0.0
+
+
+def test_the_two_curves_are_those_of_the_records() -> None:
+    observed = [{"step": step, "bearing": 0.5 + step / 100, "idle": 0.8} for step in (0, 10, 20)]
+    later = [{**row, "bearing": row["bearing"] + 0.1} for row in observed]
+    figure = where_decisions_rest(
+        [{"way": "rehearsal", "observed": observed}, {"way": "rehearsal", "observed": later}]
+        + [{"way": "execute", "observed": observed}, {"way": "imitation", "observed": observed}]
+    )
+    assert [axes.get_title() for axes in figure.axes] == [
+        "world rehearsal (2 runs)",
+        "executable environment (1 run)",
+    ]
+    means = {
+        line.get_label(): list(line.get_ydata())
+        for line in figure.axes[0].lines
+        if line.get_marker() != "None"
+    }
+    assert means["parts on which decisions rest"] == pytest.approx([0.55, 0.65, 0.75])
+    assert means["other parts"] == pytest.approx([0.8] * 3)

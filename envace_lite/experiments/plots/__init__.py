@@ -6,6 +6,7 @@ from typing import Any
 
 from envace_lite.experiments.deliberate_tables import AFTER
 from envace_lite.experiments.plots.base import COLOURS, LABELS, MARKERS, save, show
+from envace_lite.experiments.plots.bearing import PANELS, where_decisions_rest
 from envace_lite.experiments.plots.deliberating import deliberation
 from envace_lite.experiments.plots.probing import (
     deployment_gap,
@@ -64,6 +65,12 @@ def draw_all(records: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
             f"{DECIDED}, on held-out tools",
         ),
         ("deliberation_base", decided["base"], deliberation, f"{DECIDED}, before training"),
+        (
+            "where_decisions_rest",
+            [r for r in of_kind("evidence", records) if r["way"] in PANELS],
+            where_decisions_rest,
+            "Share of the parts of responses rehearsed right, where decisions rest on them and elsewhere",
+        ),
         ("speed", benches, lambda found: speed(found[0]), "Speed beside the usual means, and growth"),
     ]
     return [save(draw(found), folder / f"{name}.png", about) for name, found, draw, about in wanted if found]
@@ -86,4 +93,5 @@ __all__ = [
     "save",
     "show",
     "speed",
+    "where_decisions_rest",
 ]
