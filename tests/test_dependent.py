@@ -512,8 +512,12 @@ def test_the_two_curves_are_those_of_the_records() -> None:
     observed = [{"step": step, "bearing": 0.5 + step / 100, "idle": 0.8} for step in (0, 10, 20)]
     later = [{**row, "bearing": row["bearing"] + 0.1} for row in observed]
     figure = where_decisions_rest(
-        [{"way": "rehearsal", "observed": observed}, {"way": "rehearsal", "observed": later}]
-        + [{"way": "execute", "observed": observed}, {"way": "imitation", "observed": observed}]
+        [
+            {"way": "rehearsal", "observed": observed},
+            {"way": "rehearsal", "observed": later},
+            {"way": "execute", "observed": observed},
+            {"way": "imitation", "observed": observed},
+        ]
     )
     assert [axes.get_title() for axes in figure.axes] == [
         "world rehearsal (2 runs)",
