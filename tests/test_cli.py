@@ -587,9 +587,9 @@ def test_evaluation_of_a_few_tasks(envace: Envace, folder: Path) -> None:
 
 
 def test_a_base_is_made_and_recorded(envace: Envace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def small(phases: tuple[Phase, ...], seed: int) -> PretrainConfig:
+    def small(phases: tuple[Phase, ...], **settings: Any) -> PretrainConfig:
         phases = tuple(replace(phase, steps=8, requests=8, batch=2) for phase in phases)
-        return PretrainConfig(phases, seed, per_request=1, width=32, layers=1)
+        return PretrainConfig(phases, per_request=1, width=32, layers=1, **settings)
 
     monkeypatch.setattr(imitate, "PretrainConfig", small)
     done = envace("pretrain", "--recipe", "uncertain", "--seed", "3", "--out", tmp_path / "base")

@@ -64,9 +64,9 @@ def make_small() -> None:
     def few(domains: Sequence[str], split: str, limit: int | None = None) -> list[Task]:
         return [task for task in tasks if task.domain in domains][:limit]
 
-    def pretraining(phases: tuple[Phase, ...], seed: int) -> PretrainConfig:
+    def pretraining(phases: tuple[Phase, ...], **settings: Any) -> PretrainConfig:
         small = tuple(replace(phase, steps=16, requests=8, batch=2) for phase in phases)
-        return PretrainConfig(small, seed, per_request=1, width=32, layers=1, save_every=8)
+        return PretrainConfig(small, per_request=1, width=32, layers=1, save_every=8, **settings)
 
     def run_arm(policy: Any, arm: str, seed: int, config: TrainConfig, **options: Any) -> Any:
         return original(policy, arm, seed, replace(TINY, steps=config.steps), **options)

@@ -40,7 +40,11 @@ def tasks(
 @app.command()
 def pretrain(
     recipe: Annotated[
-        str, typer.Option(help="uncertain (the shipped one), faithful, happy or habits.")
+        str,
+        typer.Option(
+            help="uncertain (the shipped one), faithful, happy, habits; or by the share of true tellings in the last "
+            "phase habits_0, habits_5, habits_10, habits_35, habits_65."
+        ),
     ] = "uncertain",
     out: Annotated[Path | None, typer.Option(help="Folder for the base.")] = None,
     start: Annotated[
