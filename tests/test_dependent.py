@@ -40,7 +40,7 @@ from envace_lite.world.families import (
     look_from,
     pay,
     send,
-    transition,
+    transition_with,
 )
 from envace_lite.world.language import Instruction, Request
 from envace_lite.world.orders import GIVES_BACK, ORDERS, TAKES
@@ -106,13 +106,13 @@ STATE: dict[str, Value] = {"o1": "paid", "o2": "sent", "o4": "paid", "courier": 
             "wallet:1 time:3 amount:2 ok wallet:0 time:5",
         ),
         (
-            transition("order", "sent", "delivered", side=GIVES_BACK),
+            transition_with("order", "sent", "delivered", *GIVES_BACK),
             STATE,
             {"target": "o2"},
             "o2:sent needs:sent courier:busy ok o2:delivered courier:free",
         ),
         (
-            transition("order", "paid", "sent", side=TAKES),
+            transition_with("order", "paid", "sent", *TAKES),
             STATE,
             {"target": "o1"},
             "o1:paid needs:paid courier:busy error busy",

@@ -131,23 +131,34 @@ def left_after(key: str, amount: int) -> Function:
 
 
 @cache
-def transition(kind: str, needs: str, gives: str, asks: str = "", side: tuple[str, ...] = ()) -> Function:
-    """Move a record from one status to another; refused with `status` in any other state.
+def transition(kind: str, needs: str, gives: str, asks: str = "") -> Function:
+    """Move a record from one status to another; refused with `status` in any other state."""
 
-    Args:
-        side: a fixed record that is moved too, with what it needs (`busy` if it is not so) and what it becomes.
-    """
-    words = f"{side[0]} needs:{side[1]} gives:{side[2]}" if side else ""
-
-    @documented(f"{asks} {kind} needs:{needs} gives:{gives} {words}".strip(), target=kind)
+    @documented(f"{asks} {kind} needs:{needs} gives:{gives}".strip(), target=kind)
     def function(world: World, target: str) -> None:
         world.see(target)
         world.show("needs", needs)
         world.need(target, needs)
         world.set(target, gives)
-        if side:
-            world.need(side[0], side[1], rule="busy")
-            world.set(side[0], side[2])
+
+    return function
+
+
+@cache
+def transition_with(
+    kind: str, needs: str, gives: str, other: str, other_needs: str, other_gives: str, asks: str = ""
+) -> Function:
+    """Move a record and, on the side, a fixed one, which has to be ready for it; refused with `status` or `busy`."""
+    words = f"{kind} needs:{needs} gives:{gives} {other} needs:{other_needs} gives:{other_gives}"
+
+    @documented(f"{asks} {words}".strip(), target=kind)
+    def function(world: World, target: str) -> None:
+        world.see(target)
+        world.show("needs", needs)
+        world.need(target, needs)
+        world.need(other, other_needs, rule="busy")
+        world.set(target, gives)
+        world.set(other, other_gives)
 
     return function
 

@@ -8,7 +8,7 @@ that the environment itself would allow, and one step belongs to the user: the a
 from random import Random
 from typing import ClassVar
 
-from envace_lite.world.families import Function, copy, count, find, look, transition
+from envace_lite.world.families import Function, copy, count, find, look, transition, transition_with
 from envace_lite.world.task import Domain
 from envace_lite.world.tools import Tool, Value
 
@@ -30,12 +30,12 @@ class Orders(Domain):
         "ask_user_pay": Tool("ask_user_pay", transition("order", "pending", "paid", "user"), owner="user"),
         "cancel_order": Tool("cancel_order", transition("order", "pending", "cancelled")),
         "pack_order": Tool("pack_order", transition("order", "paid", "packed")),
-        "send_order": Tool("send_order", transition("order", "packed", "sent", side=TAKES)),
-        "deliver_order": Tool("deliver_order", transition("order", "sent", "delivered", side=GIVES_BACK)),
-        "recall_order": Tool("recall_order", transition("order", "sent", "returned", side=GIVES_BACK)),
+        "send_order": Tool("send_order", transition_with("order", "packed", "sent", *TAKES)),
+        "deliver_order": Tool("deliver_order", transition_with("order", "sent", "delivered", *GIVES_BACK)),
+        "recall_order": Tool("recall_order", transition_with("order", "sent", "returned", *GIVES_BACK)),
         "return_order": Tool("return_order", transition("order", "delivered", "returned")),
         "refund_order": Tool("refund_order", transition("order", "returned", "refunded")),
-        "ship_order": Tool("ship_order", transition("order", "packed", "sent", side=TAKES)),
+        "ship_order": Tool("ship_order", transition_with("order", "packed", "sent", *TAKES)),
         "box_order": Tool("box_order", transition("order", "paid", "packed")),
         "void_order": Tool("void_order", transition("order", "paid", "cancelled")),
         "swap_order": Tool("swap_order", transition("order", "delivered", "packed")),
@@ -80,5 +80,8 @@ class Orders(Domain):
         if (roll := rng.random()) < 0.2:
             return look("order") if roll < 0.06 else (find if roll < 0.13 else count)("order", ORDERS)
         needs, gives = rng.sample(STATUSES, 2)
-        side = rng.choice(((), (), TAKES, GIVES_BACK))
-        return transition("order", needs, gives, "user" if rng.random() < 0.15 else "", side)
+        side = rng.choice((None, None, TAKES, GIVES_BACK))
+        asks = "user" if rng.random() < 0.15 else ""
+        if side:
+            return transition_with("order", needs, gives, *side, asks)
+        return transition("order", needs, gives, asks)

@@ -10,7 +10,7 @@ for the language of the course, as a goal check or a unit test would be for a re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,17 +45,18 @@ def request_status(task: Task, said: Sequence[Mapping[str, Any]] = ()) -> str:
     listed = {tool["function"]["name"] for tool in task.tools}
     shown = set(task.messages[0]["content"].split())
     told = {key: value for key, value in task.state.items() if not shown.isdisjoint(records({key: value}))}
+    asked = {*FACTS, *(task.state.keys() - told.keys())}  # what only a response can tell
     turns = _turns([*task.messages[1:], *said])
     for turn in turns:
         before = dict(told)
         for _, response in turn.exchanges:
-            _hear(told, response)
+            _hear(told, response, asked)
         report = str(told.get(FOUND)) if turn.request.report == FOUND else turn.request.report
         wanted = str(told.get(report, UNKNOWN))
         if not turn.request.steps:
             status = _reached(turn.request, dict(turn.exchanges), told)
         elif all(step.call.split(" ")[0] in listed for step in turn.request.steps):
-            status = _followed(turn.request.steps, turn.exchanges, forbidden, before)
+            status = _followed(turn.request.steps, turn.exchanges, forbidden, before, asked)
         else:
             status, wanted = BROKEN if turn.exchanges else DONE, NO_TOOL
         if not turn.answers:
@@ -81,10 +82,10 @@ def _turns(conversation: Sequence[Mapping[str, Any]]) -> list[_Turn]:
     return turns
 
 
-def _hear(told: dict[str, Value], response: ToolResponse | None) -> None:
-    """What a response adds to what is known: facts that it works out, records not shown before, records changed."""
+def _hear(told: dict[str, Value], response: ToolResponse | None, asked: Collection[str]) -> None:
+    """What a response adds to what is known: what only a response can tell (`asked`), and records that it changed."""
     if response:
-        told.update({key: value for key, value in response.seen.items() if key in FACTS or key not in told})
+        told.update({key: value for key, value in response.seen.items() if key in asked})
         told.update(response.changed)
 
 
@@ -104,6 +105,7 @@ def _followed(
     exchanged: Sequence[tuple[str, ToolResponse | None]],
     forbidden: str,
     told: dict[str, Value],
+    asked: Collection[str],
 ) -> str:
     """Whether the calls are those of the steps, in order, each with its alternative where it was told to fail."""
     made, unfinished = iter(exchanged), False
@@ -112,7 +114,7 @@ def _followed(
         """Whether the next call is this one (or there is none yet), and its response."""
         nonlocal unfinished
         text, response = next(made, (call, None))
-        _hear(told, response)
+        _hear(told, response, asked)
         unfinished |= response is None
         return text == call, response
 
