@@ -29,7 +29,7 @@ from envace_lite.experiments.shell import ELSEWHERE
 from envace_lite.model.chat import build_tokenizer, vocabulary
 from envace_lite.model.policy import Policy, load_policy, new_policy
 from envace_lite.pretraining import imitate
-from envace_lite.pretraining.imitate import BASES, Phase, PretrainConfig
+from envace_lite.pretraining.imitate import BASES, PretrainConfig
 from envace_lite.train import TrainConfig
 from envace_lite.world import DOMAINS, Domain, Task, draw, shipped
 from helpers import EVERY_SPLIT, splits
@@ -587,11 +587,9 @@ def test_evaluation_of_a_few_tasks(envace: Envace, folder: Path) -> None:
 
 
 def test_a_base_is_made_and_recorded(envace: Envace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def small(phases: tuple[Phase, ...], **settings: Any) -> PretrainConfig:
-        phases = tuple(replace(phase, steps=8, requests=8, batch=2) for phase in phases)
-        return PretrainConfig(phases, per_request=1, width=32, layers=1, **settings)
-
-    monkeypatch.setattr(imitate, "PretrainConfig", small)
+    phases = tuple(replace(phase, steps=8, requests=8, batch=2) for phase in BASES["uncertain"].phases)
+    small = PretrainConfig(phases, per_request=1, width=32, layers=1)
+    monkeypatch.setattr(imitate, "BASES", {"uncertain": small})
     done = envace("pretrain", "--recipe", "uncertain", "--seed", "3", "--out", tmp_path / "base")
     assert done.code == 0
     record = json.loads((paths.RUNS / "pretrain-uncertain-3.json").read_text(encoding="utf-8"))

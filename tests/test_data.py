@@ -24,7 +24,7 @@ from envace_lite.experiments.deliberate import digest
 from envace_lite.experiments.demo import DEMO_CONFIG
 from envace_lite.model.chat import vocabulary
 from envace_lite.model.policy import Policy, load_policy
-from envace_lite.pretraining.imitate import BASES, PretrainConfig
+from envace_lite.pretraining.imitate import BASES
 from envace_lite.train import TrainConfig
 from envace_lite.world import DOMAINS, Task, load_tasks
 from envace_lite.world.draw import prompt_of
@@ -170,7 +170,7 @@ def test_the_base_has_a_model_card_and_a_record() -> None:
     assert made, "no record says how the base was made"
     for record in made:
         options = parsed(record["command"])
-        config = PretrainConfig(phases=BASES[options["recipe"]], seed=options["seed"])
+        config = replace(BASES[options["recipe"]], seed=options["seed"])
         written = json.loads(json.dumps(asdict(config)))
         assert record["config"] == written, "its command would now make another base"
         losses = [loss for phase, _, loss in record["curve"] if phase == 0]

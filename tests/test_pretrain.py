@@ -147,7 +147,7 @@ def test_a_corpus_is_the_same_again(recipe: str) -> None:
 # The rate --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("phase", PretrainConfig().phases, ids=lambda phase: phase.recipe)
+@pytest.mark.parametrize("phase", BASES["uncertain"].phases, ids=lambda phase: phase.recipe)
 def test_the_rate_rises_and_falls(phase: Phase) -> None:
     rates = [schedule(phase, step) for step in range(phase.steps)]
     assert all(earlier < later for earlier, later in pairwise(rates[:100]))
@@ -173,7 +173,7 @@ def test_each_parameter_has_one_optimizer_and_each_rate_its_highest_value() -> N
 @pytest.mark.parametrize("recipe", list(BASES))
 def test_the_usual_checkpoints_can_be_continued(recipe: str) -> None:
     """Batches are drawn eight at a time, and the curve has a point every 50 steps."""
-    config = PretrainConfig(phases=BASES[recipe])
+    config = BASES[recipe]
     assert config.save_every % 8 == config.save_every % 50 == 0
     assert all(phase.steps % 8 == phase.steps % 50 == 0 for phase in config.phases)
     assert config.phases[-1].recipe == recipe

@@ -33,7 +33,7 @@ from envace_lite.cli import texts
 from envace_lite.experiments import arms, deliberate, trap
 from envace_lite.experiments.rewards import REWARDS
 from envace_lite.pretraining import imitate
-from envace_lite.pretraining.imitate import Phase, PretrainConfig
+from envace_lite.pretraining.imitate import PretrainConfig
 from envace_lite.rollout import Trajectory
 from envace_lite.train import TrainConfig
 from envace_lite.world import Task, load_tasks
@@ -64,9 +64,9 @@ def make_small() -> None:
     def few(domains: Sequence[str], split: str, limit: int | None = None) -> list[Task]:
         return [task for task in tasks if task.domain in domains][:limit]
 
-    def pretraining(phases: tuple[Phase, ...], **settings: Any) -> PretrainConfig:
-        small = tuple(replace(phase, steps=16, requests=8, batch=2) for phase in phases)
-        return PretrainConfig(small, per_request=1, width=32, layers=1, save_every=8, **settings)
+    def pretraining(base: PretrainConfig) -> PretrainConfig:
+        small = tuple(replace(phase, steps=16, requests=8, batch=2) for phase in base.phases)
+        return replace(base, phases=small, per_request=1, width=32, layers=1, save_every=8)
 
     def run_arm(policy: Any, arm: str, seed: int, config: TrainConfig, **options: Any) -> Any:
         return original(policy, arm, seed, replace(TINY, steps=config.steps), **options)
@@ -74,7 +74,7 @@ def make_small() -> None:
     original = arms.run_arm
     arms.run_arm = run_arm  # type: ignore[assignment]
     arms.shipped_tasks = deliberate.shipped_tasks = few  # type: ignore[assignment]
-    imitate.PretrainConfig = pretraining  # type: ignore[attr-defined]
+    imitate.BASES = {name: pretraining(base) for name, base in imitate.BASES.items()}
     trap.TRAP_CONFIG, trap.TRAINING_TASKS = replace(TINY, lora_rank=0, lr=1e-3, steps=3), 8
     trap.assess.__defaults__ = (4,)
     REWARDS["task_success"] = odd_length

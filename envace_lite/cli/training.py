@@ -58,14 +58,13 @@ def pretrain(
 
     Takes about forty minutes on two cores. An interrupted run is continued by the same command.
     """
-    from dataclasses import asdict
+    from dataclasses import asdict, replace
 
     from envace_lite.experiments.records import write_record
     from envace_lite.model.checkpoint import claimed
     from envace_lite.model.policy import load_policy
-    from envace_lite.pretraining.imitate import BASES, WORLDS, PretrainConfig
+    from envace_lite.pretraining.imitate import BASES
     from envace_lite.pretraining.imitate import pretrain as make
-    from envace_lite.world import DOMAINS
 
     if recipe not in BASES:
         raise typer.BadParameter(f"there are the recipes {', '.join(BASES)}", param_hint="--recipe")
@@ -73,7 +72,7 @@ def pretrain(
     out = writable(
         out or (paths.ROOT / "data" / "base" if recipe == "uncertain" else paths.WORK / name / "policy")
     )
-    config = PretrainConfig(phases=BASES[recipe], seed=seed, domains=WORLDS.get(recipe, tuple(DOMAINS)))
+    config = replace(BASES[recipe], seed=seed)
     with claimed(paths.WORK / name):  # also while the base and its record are written
         policy, record = make(
             config, paths.WORK / name, workers=workers, start=load_policy(start) if start else None
