@@ -100,9 +100,8 @@ class Bank(Domain):
         )
         if family == "read":
             reads = [look(kind) for kind in ("account", "share", "card")]
-            return rng.choice(
-                [*reads, add_up("account"), add_up("share"), least("share"), look_from("wires", 0)]
-            )
+            sums = [add_up("account"), add_up("account"), add_up("share")]
+            return rng.choice([*reads, *sums, least("share"), look_from("wires", 0)])
         if family == "transfer":
             return transfer("account", limited=rng.random() < 0.7)
         if family == "send":
