@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envace_lite.experiments.controls import with_bias
-from envace_lite.experiments.evidence import RealResponses
 from envace_lite.experiments.evidence_tables import gain, value_and_interval, worst
+from envace_lite.experiments.grounding import RealResponses
 from envace_lite.experiments.plots import where_decisions_rest
 from envace_lite.experiments.rewards import EveryVerdict, answer_and_state, drawn
 from envace_lite.fidelity import probe_pairs
@@ -27,7 +27,8 @@ from envace_lite.pretraining.traces import HABITS, RECIPES, Retelling, draw_scri
 from envace_lite.reward import answer_only, task_success
 from envace_lite.rollout import Trajectory
 from envace_lite.world import DEPENDENT, Domain, Task, get_domain
-from envace_lite.world.draw import bearing, make_task
+from envace_lite.world.bearing import bearing
+from envace_lite.world.draw import make_task
 from envace_lite.world.families import (
     add_up,
     convert,

@@ -106,8 +106,10 @@ def evidence(
 
     Recorded runs are skipped, interrupted ones continued. Two runs at a time, with one thread each.
     """
+    from envace_lite.experiments.arms import load_records
     from envace_lite.experiments.controls import record_controls
     from envace_lite.experiments.evidence import WAYS, run_cell
+    from envace_lite.experiments.evidence_tables import tables
     from envace_lite.model.policy import load_policy
     from envace_lite.train import TrainConfig
 
@@ -142,7 +144,9 @@ def evidence(
         for label, folder in folders.items()
         for name in names
     }
-    if run_missing(cells):
+    failed = run_missing(cells)
+    print(tables(load_records()))
+    if failed:
         raise typer.Exit(1)
 
 

@@ -11,71 +11,21 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pandas as pd
-import torch
-from torch import Tensor
 
 from envace_lite.evaluate import deploy, rehearsed_alone
 from envace_lite.experiments import rewards
+from envace_lite.experiments.grounding import RealResponses
 from envace_lite.experiments.records import write_record
 from envace_lite.fidelity import ask, compare, probe_pairs
 from envace_lite.fidelity.parts import parts
-from envace_lite.model.chat import REHEARSE
 from envace_lite.model.checkpoint import claimed
-from envace_lite.model.policy import Family, Policy
+from envace_lite.model.policy import Policy
 from envace_lite.reward import Reward, answer_only, task_success
-from envace_lite.rollout import Execute, Rehearse, Responder, Trajectory
+from envace_lite.rollout import Execute, Rehearse, Responder
 from envace_lite.train import EvalCallback, ExtraLoss, TrainConfig, train
 from envace_lite.world import DEPENDENT, Task, paths
 from envace_lite.world.shipped import shipped_tasks
 from envace_lite.world.task import NEWS
-
-
-@dataclass(frozen=True)
-class RealResponses:
-    """An extra loss: the real responses that the environment has given in the rollouts of this step are imitated.
-
-    Args:
-        weight: of their mean negative log-probability, beside the loss of a step.
-    """
-
-    weight: float
-
-    @property
-    def identity(self) -> str:
-        """What a run with it depends on."""
-        return repr(self)
-
-    def __call__(self, policy: Policy, step: int, trajectories: Sequence[Trajectory]) -> None:
-        """Add the gradients of these responses to those that the policy's parameters have."""
-        prompts = list(dict.fromkeys(tuple(t.prompt) for t in trajectories))
-        families = [
-            Family(prompt, [t.ids for t in trajectories if tuple(t.prompt) == prompt]) for prompt in prompts
-        ]
-        told = torch.tensor(
-            [
-                bool(role)
-                for family in families
-                for ids in family.completions
-                for role in _response_tokens(policy, family.prompt, ids)
-            ]
-        )
-        parameters = [p for p in policy.model.parameters() if p.requires_grad]
-        before = [p.grad for p in parameters]
-
-        def imitation(log_p: Tensor, _: Tensor, where: Tensor) -> Tensor:
-            return -self.weight * log_p[told[where]].sum() / told.sum()
-
-        policy.backward(families, imitation)
-        for parameter, grad in zip(parameters, before, strict=True):
-            if grad is not None and parameter.grad is not None:
-                parameter.grad += grad
-
-
-def _response_tokens(policy: Policy, prompt: Sequence[int], ids: Sequence[int]) -> list[bool]:
-    """Which of the tokens after a prompt belong to a response."""
-    roles = policy.chat.role_ids([*prompt, *ids])[len(prompt) :]
-    return [role == REHEARSE for role in roles]
-
 
 BASE_MEAN = 0.5
 """The probability of a reward that is drawn at random: about the mean reward of a base."""

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+import torch
 from torch import Tensor
 
-from envace_lite.model.policy import Family, Policy
+from envace_lite.model.chat import REHEARSE
+from envace_lite.model.policy import Family, Objective, Policy
+from envace_lite.rollout import Trajectory
 
 
 @dataclass(frozen=True)
@@ -42,13 +45,60 @@ class Grounding:
         """Add the gradients of the examples of a step to those that the policy's parameters have."""
         families = self.draw(step)
         tokens = sum(len(response) for family in families for response in family.completions)
-        parameters = [p for p in policy.model.parameters() if p.requires_grad]
-        before = [p.grad for p in parameters]
 
         def imitation(log_p: Tensor, *_: Tensor) -> Tensor:
             return -self.weight * log_p.sum() / tokens
 
-        policy.backward(families, imitation)
-        for parameter, grad in zip(parameters, before, strict=True):
-            if grad is not None and parameter.grad is not None:
-                parameter.grad += grad
+        _add_gradients(policy, families, imitation)
+
+
+@dataclass(frozen=True)
+class RealResponses:
+    """An extra loss: the real responses that the environment has given in the rollouts of this step are imitated.
+
+    Args:
+        weight: of their mean negative log-probability, beside the loss of a step.
+    """
+
+    weight: float
+
+    @property
+    def identity(self) -> str:
+        """What a run with it depends on."""
+        return repr(self)
+
+    def __call__(self, policy: Policy, step: int, trajectories: Sequence[Trajectory]) -> None:
+        """Add the gradients of these responses to those that the policy's parameters have."""
+        prompts = list(dict.fromkeys(tuple(t.prompt) for t in trajectories))
+        families = [
+            Family(prompt, [t.ids for t in trajectories if tuple(t.prompt) == prompt]) for prompt in prompts
+        ]
+        told = torch.tensor(
+            [
+                bool(role)
+                for family in families
+                for ids in family.completions
+                for role in _response_tokens(policy, family.prompt, ids)
+            ]
+        )
+
+        def imitation(log_p: Tensor, _: Tensor, where: Tensor) -> Tensor:
+            return -self.weight * log_p[told[where]].sum() / told.sum()
+
+        _add_gradients(policy, families, imitation)
+
+
+def _response_tokens(policy: Policy, prompt: Sequence[int], ids: Sequence[int]) -> list[bool]:
+    """Which of the tokens after a prompt belong to a response."""
+    roles = policy.chat.role_ids([*prompt, *ids])[len(prompt) :]
+    return [role == REHEARSE for role in roles]
+
+
+def _add_gradients(policy: Policy, families: Sequence[Family], objective: Objective) -> None:
+    """Add the gradients of an objective to those that the parameters have: `Policy.backward` alone would set them."""
+    parameters = [p for p in policy.model.parameters() if p.requires_grad]
+    before = [p.grad for p in parameters]
+    policy.backward(families, objective)
+    for parameter, grad in zip(parameters, before, strict=True):
+        if grad is not None and parameter.grad is not None:
+            parameter.grad += grad

@@ -2,7 +2,7 @@
 
 The idea of world rehearsal promises realism where it affects decisions, and nowhere else. So each part of a real
 response is looked at by itself: a record that was looked up, the verdict, the rule, a record that changed. Whether a
-decision rests on it was found out when the task was made (`world.draw.bearing`).
+decision rests on it was found out when the task was made (`world.bearing`).
 """
 
 from __future__ import annotations

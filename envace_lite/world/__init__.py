@@ -1,4 +1,4 @@
-"""The four toy domains and their registry."""
+"""The toy domains and their registry."""
 
 from envace_lite.world.bank import Bank
 from envace_lite.world.delivery import Delivery

@@ -269,3 +269,11 @@ def as_messages(script: Script, episode: Played) -> list[dict[str, Any]]:
                 messages.append({"role": "tool", "name": call.name, "content": response.text})
         messages.append({"role": "assistant", "content": answer})
     return messages
+
+
+def effective_writes(script: Script, episode: Played) -> tuple[str, ...]:
+    """The writes of an episode that took effect by its responses, as compact sentences, sorted."""
+    writes = [
+        call.text for call, r in episode.exchanges() if r.error is None and script.tool(call.name).write
+    ]
+    return tuple(sorted(writes))

@@ -58,7 +58,7 @@ class Task:
         plan: calls, by user turn, that reach the first outcome on the real environment.
         tags: `instructions` or `goal`, `calls:N`, `error` (solving it means to recognise one), and more.
         rests: for each call of the plan, the parts of its response on which a decision rests: `verdict`, `rule`,
-            `seen KEY`, `changed KEY` (see `draw.bearing`).
+            `seen KEY`, `changed KEY` (see `world.bearing`).
     """
 
     id: str
