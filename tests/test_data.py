@@ -211,6 +211,7 @@ def test_a_record_says_how_to_make_it_again(path: Path) -> None:
         "deliberate",
         "notebooks",
         "installs",
+        "controls",
     )
 
 

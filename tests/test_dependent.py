@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envace_lite.experiments.controls import with_bias
+from envace_lite.experiments.evidence import pack, unpack
 from envace_lite.experiments.evidence_tables import gain, value_and_interval, worst
 from envace_lite.experiments.grounding import RealResponses
 from envace_lite.experiments.plots import where_decisions_rest
@@ -489,16 +490,24 @@ def test_a_value_is_that_of_all_cells_and_its_interval_covers_bases_seeds_and_ta
     assert 0.3 < narrow[1] < 0.5 < narrow[2] < 0.7  # one cell: tasks alone
 
 
+def test_a_column_is_one_word_and_is_read_back() -> None:
+    rows = {"exact": [0, 2, 35], "none": []}
+    assert pack(rows) == {"exact": "02z", "none": ""}
+    assert unpack(pack(rows)) == rows
+    with pytest.raises(IndexError):
+        pack({"exact": [36]})
+
+
 def test_the_gain_is_paired_by_base_and_seed() -> None:
     def record(way: str, base: str, seed: int, right: int) -> dict[str, Any]:
-        rows = {"test": cell([right] * 10)}
+        rows = {"test": pack(cell([right] * 10))}
         return {"kind": "evidence", "way": way, "base": base, "seed": seed, "rows": rows}
 
     records = [
         {
             "kind": "controls",
             "base": "a",
-            "rows": {"test": {"base": cell([0] * 10), "scalar": cell([1] * 10)}},
+            "rows": {"test": {"base": pack(cell([0] * 10)), "scalar": pack(cell([1] * 10))}},
         },
         record("execute", "a", 0, 2),
         record("rehearsal", "a", 0, 1),

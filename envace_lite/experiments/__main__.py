@@ -124,7 +124,7 @@ def evidence(
                 if name == "controls":
                     record_controls(load_policy(folder), label, command=command_line())
                 else:
-                    config = TrainConfig(steps=steps)
+                    config = TrainConfig(steps=steps, observe_every=20)
                     run_cell(load_policy(folder), label, name, seed, config, command=command_line())
         return
     cells = {

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from envace_lite.experiments.evidence import SPLITS, groups, measure
+from envace_lite.experiments.evidence import SPLITS, groups, measure, pack
 from envace_lite.experiments.records import write_record
 from envace_lite.fidelity import ProbePair, probe_pairs, rehearse
 from envace_lite.model.decoding import complete
@@ -102,17 +102,17 @@ def record_controls(policy: Policy, base: str, *, command: str, tuned_on: int = 
     domains = list(DEPENDENT)
     tuning = {name: probe_pairs(shipped_tasks([name], "train", tuned_on)) for name in domains}
     one = best_scalar(policy, [pair for pairs in tuning.values() for pair in pairs])
-    each = {name: best_scalar(policy, pairs) for name, pairs in tuning.items()}
+    by_domain = {name: best_scalar(policy, pairs) for name, pairs in tuning.items()}
     rows: dict[str, dict[str, Any]] = {}
     for split in SPLITS:
         tasks = {name: shipped_tasks([name], split) for name in domains}
         everything = [task for some in tasks.values() for task in some]
-        by_domain = [measure(with_bias(policy, each[name]), some) for name, some in tasks.items()]
+        parts = [measure(with_bias(policy, by_domain[name]), some) for name, some in tasks.items()]
         rows[split] = {
             "base": measure(policy, everything),
             "scalar": measure(with_bias(policy, one), everything),
             "scalar_by_domain": {
-                column: [number for part in by_domain for number in part[column]] for column in by_domain[0]
+                column: [number for part in parts for number in part[column]] for column in parts[0]
             },
             "oracle": oracle_of_samples(policy, everything),
         }
@@ -122,8 +122,8 @@ def record_controls(policy: Policy, base: str, *, command: str, tuned_on: int = 
         "seed": 0,
         "base": base,
         "domains": domains,
-        "scalars": {"all": one, **each},
-        "rows": rows,
+        "scalars": {"all": one, **by_domain},
+        "rows": {split: {name: pack(some) for name, some in each.items()} for split, each in rows.items()},
     }
     write_record(f"controls-{base}", record)
     return record

@@ -6,7 +6,7 @@ cover bases, seeds and tasks together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -131,6 +131,23 @@ def groups(tasks: Sequence[Task]) -> dict[str, list[int]]:
     return {tag: [int(tag in task.tags) for task in tasks] for tag in GROUPS}
 
 
+DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def pack(rows: Mapping[str, Sequence[int]]) -> dict[str, str]:
+    """Each column as one word, a digit a task (base 36): what a record holds.
+
+    Raises:
+        IndexError: a number is above 35.
+    """
+    return {name: "".join(DIGITS[number] for number in column) for name, column in rows.items()}
+
+
+def unpack(packed: Mapping[str, str]) -> dict[str, list[int]]:
+    """The columns of `pack`."""
+    return {name: [int(digit, 36) for digit in column] for name, column in packed.items()}
+
+
 def small_measure(test: Sequence[Task], held_out: Sequence[Task]) -> EvalCallback:
     """An eval callback: the measures of `value` on a few tasks."""
 
@@ -214,7 +231,7 @@ def run_cell(
                 if row["step"] % 5 == 0 or row["step"] == 1
             ],
             "observed": log.observed,
-            "rows": {split: measure(trained, shipped_tasks(domains, split)) for split in SPLITS},
+            "rows": {split: pack(measure(trained, shipped_tasks(domains, split))) for split in SPLITS},
         }
         write_record(name, record)
     return trained, record

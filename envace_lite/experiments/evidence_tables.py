@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from envace_lite.experiments.evidence import MEASURES, WAYS
+from envace_lite.experiments.evidence import MEASURES, WAYS, unpack
 from envace_lite.experiments.records import of_kind
 from envace_lite.experiments.tables import markdown
 from envace_lite.world.task import NEWS
@@ -34,9 +34,9 @@ def cells(records: Sequence[Mapping[str, Any]], split: str) -> dict[str, Cells]:
     found: dict[str, Cells] = {}
     for record in of_kind("controls", records):
         for name, rows in record["rows"][split].items():
-            found.setdefault(name, {})[record["base"], 0] = rows
+            found.setdefault(name, {})[record["base"], 0] = unpack(rows)
     for record in of_kind("evidence", records):
-        found.setdefault(record["way"], {})[record["base"], record["seed"]] = record["rows"][split]
+        found.setdefault(record["way"], {})[record["base"], record["seed"]] = unpack(record["rows"][split])
     return {name: found[name] for name in TITLES if name in found}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -71,7 +72,7 @@ def write_record(name: str, record: dict[str, Any], folder: Path | None = None) 
     """
     path = (folder or paths.RUNS) / f"{name}.json"
     stamped = {"name": name, "date": datetime.now(UTC).date().isoformat(), "versions": versions(), **record}
-    text = json.dumps(without_nan(stamped), indent=1, allow_nan=False) + "\n"
+    text = _numbers_on_a_line(json.dumps(without_nan(stamped), indent=1, allow_nan=False)) + "\n"
     try:
         with replacing(path) as file:
             file.write(text.encode("utf-8"))
@@ -80,6 +81,11 @@ def write_record(name: str, record: dict[str, Any], folder: Path | None = None) 
             f"cannot write the record {path}: {error.strerror or error}; an earlier one is untouched"
         ) from error
     return path
+
+
+def _numbers_on_a_line(text: str) -> str:
+    """Indented JSON in which each list of numbers stands on one line."""
+    return re.sub(r"\[\n([-+.\deE,\s]+)\]", lambda found: f"[{' '.join(found[1].split())}]", text)
 
 
 def without_nan(value: Any) -> Any:

@@ -61,7 +61,7 @@ class Bank(Domain):
     news: ClassVar = {
         "bank.move": "name",
         "bank.sum": "name",
-        "bank.send": "combination",
+        "bank.send": "words",  # a fee of two is read about nowhere else
         "market.cash_in": "combination",
         "card.renew": "combination",
         "bank.empty": "dynamics",
