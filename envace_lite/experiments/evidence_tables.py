@@ -7,6 +7,7 @@ other bases, other seeds and other tasks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -58,17 +59,23 @@ def value_and_interval(
     if under:
         sizes = np.array([np.array(rows[under])[where] for rows in some.values()], dtype=float)
     value = numbers.sum() / sizes.sum() if sizes.sum() else float("nan")
-    rng = np.random.default_rng(0)
-    tasks = rng.multinomial(numbers.shape[1], np.full(numbers.shape[1], 1 / numbers.shape[1]), resamples).T
-    drawn = cell_weights(list(some), resamples, rng)
+    tasks, drawn = task_weights(numbers.shape[1], resamples), cell_weights(tuple(some), resamples)
     with np.errstate(invalid="ignore"):
         spread = ((numbers @ tasks) * drawn).sum(0) / ((sizes @ tasks) * drawn).sum(0)
     low, high = np.nanpercentile(spread, (2.5, 97.5))
     return float(value), float(low), float(high)
 
 
-def cell_weights(keys: Sequence[tuple[str, int]], resamples: int, rng: np.random.Generator) -> np.ndarray:
+@cache
+def task_weights(count: int, resamples: int) -> np.ndarray:
+    """How often each task occurs in each resample, (T, R)."""
+    return np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), resamples).T.astype(float)
+
+
+@cache
+def cell_weights(keys: tuple[tuple[str, int], ...], resamples: int) -> np.ndarray:
     """How often each cell (base, seed) occurs in each resample, (C, R): bases are drawn, then seeds of each."""
+    rng = np.random.default_rng(1)
     bases = sorted({base for base, _ in keys})
     weights = np.zeros((len(keys), resamples))
     for column in range(resamples):
