@@ -56,7 +56,7 @@ def pretrain(
 ) -> None:
     """Make a base model by imitation of traces in which right and wrong occur side by side.
 
-    Takes about forty minutes on two cores. An interrupted run is continued by the same command.
+    Takes forty minutes to an hour on two cores. An interrupted run is continued by the same command.
     """
     from dataclasses import asdict, replace
 

@@ -156,10 +156,10 @@ def tables(records: Sequence[Mapping[str, Any]]) -> str:
     """Everything that was recorded, on test tasks and on tools that are new in each way, as markdown."""
     if not cells(records, "test"):
         return "Nothing has been recorded yet."
-    text = ["**Test tasks**", markdown(table(records, "test", SHOWN))]
+    text = ["**Test tasks**", markdown(table(records, "test", SHOWN).rename_axis("way of training"))]
     for what, words in NEWS.items():
         text += [
             f"**Held-out tools: {words}**",
-            markdown(table(records, "held_out", SHOWN[:4], f"new:{what}")),
+            markdown(table(records, "held_out", SHOWN[:4], f"new:{what}").rename_axis("way of training")),
         ]
     return "\n\n".join(text)
