@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,8 +15,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envace_lite.experiments.anchor import SlowReference
 from envace_lite.experiments.controls import with_bias
-from envace_lite.experiments.evidence import pack, unpack
+from envace_lite.experiments.evidence import WAYS, pack, unpack
 from envace_lite.experiments.evidence_tables import gain, value_and_interval, worst
 from envace_lite.experiments.grounding import RealResponses
 from envace_lite.experiments.plots import where_decisions_rest
@@ -27,6 +29,7 @@ from envace_lite.model.policy import Family, Policy, new_policy
 from envace_lite.pretraining.traces import HABITS, RECIPES, Retelling, draw_script_for_trace, habit
 from envace_lite.reward import answer_only, task_success
 from envace_lite.rollout import Trajectory
+from envace_lite.train import EvalCallback, TrainConfig, train
 from envace_lite.world import DEPENDENT, Domain, Task, get_domain
 from envace_lite.world.bearing import bearing
 from envace_lite.world.draw import make_task
@@ -468,6 +471,73 @@ def test_only_the_tokens_of_responses_are_imitated(fresh: Policy) -> None:
     assert 0 < (roles == REHEARSE).sum() < len(ids)
     for name, parameter in policy.model.named_parameters():
         assert torch.allclose(parameter.grad, wanted[name], atol=1e-7), name
+
+
+def test_a_slow_reference_holds_the_rehearse_role_alone_to_what_it_was(fresh: Policy) -> None:
+    task = splits("orders")["test"][0]
+    prompt = fresh.chat.render(task.messages, task.tools, prompt="act")
+    ids = fresh.chat.render(conversation(task), task.tools)[len(prompt) :]
+    policy, anchor, trajectory = copied(fresh), SlowReference(0.5, every=4), Trajectory(task, prompt, ids=ids)
+    anchor(policy, 4, [trajectory])
+    assert all(p.grad.abs().max() < 1e-6 for p in policy.model.parameters())  # it is its own reference
+
+    with torch.no_grad():
+        policy.model.model.layers[0].mlp.down_proj.weight.mul_(1.5)
+    before, _ = fresh.log_probs([Family(prompt, [ids])])
+    roles = torch.tensor(fresh.chat.role_ids([*prompt, *ids])[len(prompt) :])
+
+    def wanted(log_p: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+        d = (before - log_p)[roles == REHEARSE]
+        return 0.5 * (d.exp() - 1 - d).mean()
+
+    by_hand = copied(policy)
+    by_hand.backward([Family(prompt, [ids])], wanted)
+    policy.model.zero_grad()
+    anchor(policy, 5, [trajectory])
+    for (name, one), other in zip(policy.model.named_parameters(), by_hand.model.parameters(), strict=True):
+        assert torch.allclose(one.grad, other.grad, atol=1e-7), name
+    assert max(p.grad.abs().max() for p in policy.model.parameters()) > 1e-4
+
+    with pytest.raises(ValueError, match="every 4 steps"):
+        SlowReference(0.5, every=4)(policy, 6, [trajectory])
+
+
+def test_a_run_is_continued_with_the_reference_that_it_had(fresh: Policy, tmp_path: Path) -> None:
+    config = TrainConfig(steps=5, prompts=2, group_size=2, warmup=0, lora_rank=2, save_every=2)
+    tasks = splits("orders")["train"][:4]
+
+    def run(folder: Path, callback: EvalCallback | None = None) -> Policy:
+        odd = lambda trajectory: len(trajectory.ids) % 2  # noqa: E731
+        anchor = SlowReference(1.0, every=2)
+        settings = replace(config, observe_every=3)
+        return train(
+            copied(fresh),
+            tasks,
+            settings,
+            reward=odd,
+            folder=folder,
+            eval_callback=callback,
+            extra_loss=anchor,
+        )[0]
+
+    def interrupt(step: int, *_: object) -> dict[str, float]:
+        if step == 3:
+            raise KeyboardInterrupt
+        return {}
+
+    whole = run(tmp_path / "whole", lambda *_: {})
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "cut", interrupt)
+    continued = run(tmp_path / "cut", lambda *_: {})
+    for one, other in zip(whole.model.parameters(), continued.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_anchored_way_writes_its_checkpoints_where_a_reference_is_taken() -> None:
+    anchor = WAYS["anchored"].extra_loss()
+    assert isinstance(anchor, SlowReference)
+    assert dict(WAYS["anchored"].changes)["save_every"] == anchor.every
+    assert WAYS["anchored"].extra_loss() is not anchor
 
 
 # Tables ----------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pandas as pd
 
 from envace_lite.evaluate import deploy, rehearsed_alone
 from envace_lite.experiments import rewards
+from envace_lite.experiments.anchor import SlowReference
 from envace_lite.experiments.grounding import RealResponses
 from envace_lite.experiments.records import write_record
 from envace_lite.fidelity import ask, compare, probe_pairs
@@ -31,6 +32,10 @@ BASE_MEAN = 0.5
 """The probability of a reward that is drawn at random: about the mean reward of a base."""
 
 
+ANCHOR_EVERY = 20
+"""Steps between two references of an anchored run, and between its checkpoints."""
+
+
 @dataclass(frozen=True)
 class Way:
     """A way of training a base.
@@ -40,27 +45,34 @@ class Way:
         responder: makes the responder of the training.
         reward: makes the reward, from the training tasks and the seed.
         changes: what differs in the configuration.
-        extra_loss: beside the loss of the rollouts.
+        extra_loss: makes what stands beside the loss of the rollouts; anew for each run.
     """
 
     title: str
     responder: Callable[[], Responder] = Rehearse
     reward: Callable[[Sequence[Task], int], Reward] = lambda tasks, seed: task_success
     changes: tuple[tuple[str, Any], ...] = ()
-    extra_loss: ExtraLoss | None = None
+    extra_loss: Callable[[], ExtraLoss | None] = lambda: None
 
 
 WAYS = {
     "rehearsal": Way("world rehearsal, task success"),
+    "anchored": Way(
+        "world rehearsal, half the tasks in twice the steps, near a slow reference",
+        changes=(("prompts", 12), ("steps", 240), ("save_every", ANCHOR_EVERY), ("observe_every", 40)),
+        extra_loss=lambda: SlowReference(0.03, ANCHOR_EVERY),
+    ),
     "execute": Way("executable environment, act role trained", Execute),
     "grounded": Way(
-        "executable environment, with the likelihood of its responses", Execute, extra_loss=RealResponses(0.1)
+        "executable environment, with the likelihood of its responses",
+        Execute,
+        extra_loss=lambda: RealResponses(0.1),
     ),
     "imitation": Way(
         "imitation of the environment's responses alone",
         Execute,
         changes=(("train_act", False), ("train_rehearse", False)),
-        extra_loss=RealResponses(1.0),
+        extra_loss=lambda: RealResponses(1.0),
     ),
     "drawn": Way(
         "world rehearsal, reward drawn at random", reward=lambda tasks, seed: rewards.drawn(BASE_MEAN, seed)
@@ -211,7 +223,7 @@ def run_cell(
             reward=how.reward(tasks, seed),
             folder=paths.WORK / name,
             eval_callback=small_measure(*watched) if watch else None,
-            extra_loss=how.extra_loss,
+            extra_loss=how.extra_loss(),
             workers=workers,
         )
         trained.save(paths.WORK / name / "policy")

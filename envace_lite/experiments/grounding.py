@@ -49,7 +49,7 @@ class Grounding:
         def imitation(log_p: Tensor, *_: Tensor) -> Tensor:
             return -self.weight * log_p.sum() / tokens
 
-        _add_gradients(policy, families, imitation)
+        add_gradients(policy, families, imitation)
 
 
 @dataclass(frozen=True)
@@ -69,32 +69,30 @@ class RealResponses:
 
     def __call__(self, policy: Policy, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Add the gradients of these responses to those that the policy's parameters have."""
-        prompts = list(dict.fromkeys(tuple(t.prompt) for t in trajectories))
-        families = [
-            Family(prompt, [t.ids for t in trajectories if tuple(t.prompt) == prompt]) for prompt in prompts
-        ]
-        told = torch.tensor(
-            [
-                bool(role)
-                for family in families
-                for ids in family.completions
-                for role in _response_tokens(policy, family.prompt, ids)
-            ]
-        )
+        families, told = with_response_tokens(policy, trajectories)
 
         def imitation(log_p: Tensor, _: Tensor, where: Tensor) -> Tensor:
             return -self.weight * log_p[told[where]].sum() / told.sum()
 
-        _add_gradients(policy, families, imitation)
+        add_gradients(policy, families, imitation)
 
 
-def _response_tokens(policy: Policy, prompt: Sequence[int], ids: Sequence[int]) -> list[bool]:
-    """Which of the tokens after a prompt belong to a response."""
-    roles = policy.chat.role_ids([*prompt, *ids])[len(prompt) :]
-    return [role == REHEARSE for role in roles]
+def with_response_tokens(policy: Policy, trajectories: Sequence[Trajectory]) -> tuple[list[Family], Tensor]:
+    """Trajectories as families, and which of their tokens belong to a response, (N,) in the order of the families."""
+    groups: dict[tuple[int, ...], list[Sequence[int]]] = {}
+    for trajectory in trajectories:
+        groups.setdefault(tuple(trajectory.prompt), []).append(trajectory.ids)
+    families = [Family(prompt, group) for prompt, group in groups.items()]
+    told = [
+        role == REHEARSE
+        for prompt, group in groups.items()
+        for ids in group
+        for role in policy.chat.role_ids([*prompt, *ids])[len(prompt) :]
+    ]
+    return families, torch.tensor(told)
 
 
-def _add_gradients(policy: Policy, families: Sequence[Family], objective: Objective) -> None:
+def add_gradients(policy: Policy, families: Sequence[Family], objective: Objective) -> None:
     """Add the gradients of an objective to those that the parameters have: `Policy.backward` alone would set them."""
     parameters = [p for p in policy.model.parameters() if p.requires_grad]
     before = [p.grad for p in parameters]
