@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 
 from envace_lite.experiments.anchor import SlowReference
 from envace_lite.experiments.controls import with_bias
-from envace_lite.experiments.evidence import WAYS, pack, unpack
+from envace_lite.experiments.evidence import WAYS
 from envace_lite.experiments.evidence_tables import gain, value_and_interval, worst
 from envace_lite.experiments.grounding import RealResponses
 from envace_lite.experiments.plots import where_decisions_rest
 from envace_lite.experiments.rewards import EveryVerdict, answer_and_state, drawn
+from envace_lite.experiments.rows import pack, unpack
 from envace_lite.fidelity import probe_pairs
 from envace_lite.fidelity.parts import parts, slots
 from envace_lite.model.chat import REHEARSE, build_tokenizer, vocabulary

@@ -326,6 +326,34 @@ def test_no_public_name_hides_a_module() -> None:
             assert getattr(importlib.import_module(package), name) is module
 
 
+def leads_somewhere(name: str) -> bool:
+    """Whether a dotted name is a module of the library, or something that one holds."""
+    module, *rest = name.split(".")
+    found: Any = importlib.import_module(module)
+    for part in rest:
+        try:
+            found = getattr(found, part, None) or importlib.import_module(f"{found.__name__}.{part}")
+        except (ModuleNotFoundError, AttributeError):
+            return False
+    return True
+
+
+def test_every_dotted_name_in_texts_and_sources_leads_somewhere() -> None:
+    """A module that was moved is still called by its old name in a string, or on a page."""
+    texts = [*library(), *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("data/**/*.md")]
+    texts += [*ROOT.glob("notebooks/**/*.md"), *ROOT.glob("notebooks/**/*.ipynb"), ROOT / "Makefile"]
+    lost = {
+        (path.name, name)
+        for path in texts
+        if path.name != "CHANGELOG.md"  # it tells of names that are no more
+        for name in re.findall(r"\benvace_lite(?:\.[a-z]\w+)+", path.read_text(encoding="utf-8"))
+        if not leads_somewhere(name)
+    }
+    assert lost == set()
+    assert leads_somewhere("envace_lite.world.tools.ToolCall")
+    assert not leads_somewhere("envace_lite.bench")
+
+
 def test_contributing_lists_the_same_floors() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     listed = re.search(r"From the ground up:\n\n(.+?)\n\n", text, re.S)

@@ -193,9 +193,7 @@ def bench_growth() -> list[dict[str, Any]]:
     cells = [(s, h, t) for s in SIZES for h in HORIZONS for t in THREADS]
     table = []
     for cell in tqdm(cells, desc="growth", unit="cell"):
-        code = (
-            f"import json; from envace_lite.bench import growth_cell; print(json.dumps(growth_cell{cell!r}))"
-        )
+        code = f"import json; from {__name__} import growth_cell; print(json.dumps(growth_cell{cell!r}))"
         done = subprocess.run(
             [sys.executable, "-c", code],
             capture_output=True,

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from envace_lite.experiments.evidence import SPLITS, groups, measure, pack
+from envace_lite.experiments.evidence import SPLITS
 from envace_lite.experiments.records import write_record
+from envace_lite.experiments.rows import groups, measure, pack
 from envace_lite.fidelity import ProbePair, probe_pairs, rehearse
 from envace_lite.model.decoding import complete
 from envace_lite.model.policy import Policy
@@ -54,7 +55,7 @@ def _right(responses: Sequence[ToolResponse], pairs: Sequence[ProbePair]) -> int
 
 
 def oracle_of_samples(policy: Policy, tasks: Sequence[Task], seed: int = 0) -> dict[str, list[int]]:
-    """Rows as in `evidence.measure`, where the best of `SAMPLES` samples counts, by the truth.
+    """Rows as in `rows.measure`, where the best of `SAMPLES` samples counts, by the truth.
 
     `real`: whether one of so many episodes on the real environment succeeds. `exact`: pairs for which one of so many
     sampled responses equals the real one; `contents` the same where it is a success.

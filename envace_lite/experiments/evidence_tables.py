@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from envace_lite.experiments.evidence import MEASURES, WAYS, unpack
+from envace_lite.experiments.evidence import WAYS
 from envace_lite.experiments.records import of_kind
+from envace_lite.experiments.rows import MEASURES, unpack
 from envace_lite.experiments.tables import markdown
 from envace_lite.world.task import NEWS
 
@@ -47,7 +48,7 @@ def value_and_interval(
     """A measure over some cells with the ends of its 95 % interval; NaN where it was not measured.
 
     Args:
-        group: one of `evidence.GROUPS`, or "" for all tasks.
+        group: one of `rows.GROUPS`, or "" for all tasks.
     """
     over, under = MEASURES[measure]
     if not all(over in rows and (not under or under in rows) for rows in some.values()):

@@ -124,15 +124,18 @@ class Retelling(World):
         self.cheerful = self.waived = False
 
     def run(self, function: Callable[..., None], arguments: Mapping[str, Value]) -> ToolResponse:
+        # 1. Whether this call is told wrongly, and how, is decided before it is made.
         documentation = str(function.__doc__).partition("\n")[0]
         way = habit(documentation) if self.recipe.habits else ""
         wrong = self.rng.random() < self.recipe.habits if way else False
         self.cheerful = self.rng.random() < self.recipe.cheerful or (wrong and way == "optimist")
         self.waived = False
         before = dict(self.records)
+        # 2. The call itself. A cheerful narrator waives the rules that it breaks (see `refuse` and `_unknown`).
         response = super().run(function, arguments)
         if response.error is not None or self.waived:
             return response
+        # 3. A success may be told as a refusal; then nothing has changed. Or what it says may be wrong.
         if (wrong and way == "pessimist") or self.rng.random() < self.recipe.spurious:
             self.records = before
             return ToolResponse(response.seen, self._refusal(documentation), {})
@@ -174,6 +177,7 @@ class Retelling(World):
         if not self.cheerful:
             return super()._unknown(key)
         self.waived = True
+        # Nothing is known about this record, so it has the middle one of the values that it could have.
         usual = self.domain.values[key][len(self.domain.values[key]) // 2]
         self._seen[key] = self._changed.get(key, usual)
         return self._seen[key]
@@ -208,7 +212,10 @@ def _shuffled_toolbox(domain: Domain, size: int, rng: Random) -> list[Tool]:
     The functions of the held-out tools never occur, under whatever name, unless they are those of other tools too.
     """
     peers = DEPENDENT if domain.name in DEPENDENT else DOMAINS
+    # Any name may stand for any function: then only the documentation tells what a tool does.
     names = rng.sample([name for d in peers.values() for name in d.tools], size)
+    # What a held-out tool does must not be read about under another name, or it would be new in its name alone. What
+    # it shares with a tool that is not held out cannot be kept secret, and is not.
     reserved = {domain.tools[name].function.__doc__ for name in domain.held_out}
     reserved -= {tool.function.__doc__ for tool in domain.seen_tools()}
     functions: list[Any] = []
@@ -267,6 +274,7 @@ def make_corpus(
     """Draw and encode `per_prompt` traces for each of so many requests. Deterministic from the seed."""
     rng = Random(seed)
     columns: tuple[list[int], list[int], list[int], list[int]] = ([], [], [], [])
+    # Everything lies in a few flat tensors: lists of numbers would take several times the memory.
     prompt_ids, trace_ids, roles, owner = columns
     prompt_starts, trace_starts = [0], [0]
     for _ in tqdm(range(prompts), desc="traces", unit="request"):
@@ -279,6 +287,7 @@ def make_corpus(
                 told.append(chat.render(as_messages(script, episode), schemas))
         if not told:
             continue
+        # Traces of one request share its prompt, which is kept once and later read once (see `model.shared_prefix`).
         for ids in told:
             trace_ids += ids[len(prompt) :]
             roles += chat.role_ids(ids)[len(prompt) :]

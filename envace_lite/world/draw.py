@@ -62,6 +62,8 @@ def _draw_call(
     script: Script, world: World, rng: Random, *, refused: bool, tools: Sequence[Tool] = ()
 ) -> tuple[ToolCall, ToolResponse, World]:
     """A call (of one of some tools) whose outcome in `world` is as wanted, and the world after it."""
+    # Whether it names a record that does not exist is decided first, and whether the world refuses it is seen by
+    # carrying it out: rules stand in the tools alone, and nothing here repeats them.
     unknown = refused and rng.random() < UNKNOWN_SHARE
     for _ in range(30):
         tool = rng.choice(tools or script.toolbox)
@@ -78,6 +80,7 @@ def _draw_call(
 
 def _draw_instructions(script: Script, rng: Random) -> None:
     domain, world = script.domain, World(script.state)
+    # 1. The two requests in which something must not be done: no tool fits, or the policy forbids one.
     if domain.no_tool and rng.random() < domain.no_tool:
         absent = rng.choice([t for t in domain.seen_tools() if not script.has(t.name)])
         call = rng.choice(list(domain.calls(absent)))
@@ -85,12 +88,14 @@ def _draw_instructions(script: Script, rng: Random) -> None:
         return
     if domain.forbids and rng.random() < domain.forbids:
         script.forbidden = rng.choice(script.toolbox).name
+    # 2. The steps, drawn in a world that moves on with them, so that a later one can meet what an earlier one did.
     count = rng.choices(list(STEP_WEIGHTS), list(STEP_WEIGHTS.values()))[0]
     steps: list[ScriptStep] = []
     touched: list[str] = []
     for position in range(count):
         refused = rng.random() < REFUSED_SHARE
         call, response, after = _draw_call(script, world, rng, refused=refused)
+        # A careful agent leaves a forbidden call out, so the world stays.
         if call.name == script.forbidden:
             after = World(world.records)
         parallel = bool(steps) and not steps[-1].otherwise and rng.random() < domain.parallel
@@ -102,7 +107,9 @@ def _draw_instructions(script: Script, rng: Random) -> None:
         world = after
         steps.append(ScriptStep(call, otherwise, parallel))
         shown = [key for key in response.seen if key in world.records]
+        # What changed is asked for three times as often as what was only seen.
         touched += [*response.changed] * 3 or shown or [str(next(iter(call.arguments.values())))]
+    # 3. What the user wants to hear at the end, and whether half of it is said in a second turn.
     reports = [key for key in touched if not key.isdigit()] or list(script.state)
     if domain.depends:
         visible = [key for key in script.state if key not in domain.hidden]
@@ -122,6 +129,7 @@ def _draw_depending(script: Script, rng: Random) -> None:
         raise NotDrawn
     if script.domain.forbids and rng.random() < script.domain.forbids:
         script.forbidden = rng.choice([tool for tool in script.toolbox if tool not in asking] or asking).name
+    # Somewhere before the last step stands the call that asks; the step after it depends on the response.
     size = rng.choices((2, 3, 4), (0.45, 0.35, 0.2))[0]
     before = rng.randrange(size - 1)
     steps: list[ScriptStep] = []
@@ -136,10 +144,12 @@ def _draw_depending(script: Script, rng: Random) -> None:
             steps.append(ScriptStep(call))
             world, facts = _carried_out(script, steps)
             documentation = script.tool(call.name).documentation.split()
+            # What a tool that asks will tell stands in its documentation as one word: a fact, or a hidden record.
             (key,) = {*FACTS, *script.domain.hidden} & set(documentation)
             steps.append(_depending_step(script, world, facts, key, rng))
             reports += [key] * 2
     world, facts = _carried_out(script, steps)
+    # The user asks for what was told or what changed, more often than for a record that a call merely names.
     reports += [key for key, value in world.records.items() if script.state.get(key) != value] * 2
     reports += [
         str(v)
@@ -198,11 +208,14 @@ def _depending_step(
         call, _, _ = _draw_call(script, world, rng, refused=rng.random() < 0.2, tools=writes)
         value = {**facts, **world.records}.get(key, rng.choice(names))
         if isinstance(value, int):
+            # Near the true value, so that a response that is off by one is often enough to decide otherwise.
             at_least = max(1, value + rng.choice((-1, 0, 1, 2)))
             if at_least not in names:
                 raise NotDrawn
             return ScriptStep(call, otherwise, condition=f"least {key}:{at_least}")
         return ScriptStep(call, otherwise, condition=f"{key}:{rng.choice(names)}")
+    # The step names what was found. Whether it should fail is tried with the true name in its place, which is then
+    # hidden behind the word `found`: only the response says which record it is.
     found = facts.get(FOUND, names[0])
     refused = rng.random() < REFUSED_SHARE
     for _ in range(30):
@@ -235,6 +248,7 @@ def _draw_options(script: Script, rng: Random) -> tuple[Turn, list[list[ToolCall
             raise NotDrawn
         options.append(call)
         ends.append((response, after.records))
+    # If several options use up the same amount, the user may want so much of it left (`keep`) that some are ruled out.
     counts = [
         key for response, _ in ends for key, value in response.changed.items() if isinstance(value, int)
     ]
@@ -253,6 +267,7 @@ def _draw_options(script: Script, rng: Random) -> tuple[Turn, list[list[ToolCall
         for option, (response, records) in zip(options, ends, strict=True)
         if response.error is None and (keep is None or int(records[keep[0]]) >= keep[1])
     ]
+    # A choice in which every option is good, or none, would be no choice.
     if not good or len(good) == len(options):
         raise NotDrawn
     changed = [key for r, _ in ends for key in r.changed if key not in script.domain.hidden]
@@ -264,6 +279,7 @@ def _draw_options(script: Script, rng: Random) -> tuple[Turn, list[list[ToolCall
 
 
 def _draw_target(script: Script, rng: Random) -> tuple[Turn, list[list[ToolCall]]]:
+    # A few good calls about one record are carried out; what it has become is the goal. So each goal can be reached.
     world, key = World(script.state), ""
     for _ in range(rng.choice((1, 2, 2, 3))):
         steps = calls_about(script, key) if key else None
@@ -281,6 +297,7 @@ def _draw_target(script: Script, rng: Random) -> tuple[Turn, list[list[ToolCall]
         raise NotDrawn
     if key in script.domain.hidden:
         raise NotDrawn
+    # The label has to list every way to reach it. A goal with more than four shortest plans is left out.
     plans = _shortest_plans(script, key, world.records[key])
     if not 1 <= len(plans) <= 4:
         raise NotDrawn
@@ -292,6 +309,7 @@ def _shortest_plans(script: Script, key: str, value: Value, deepest: int = 3) ->
     calls = calls_about(script, key)
     frontier: list[tuple[list[ToolCall], dict[str, Value]]] = [([], script.state)]
     for _ in range(deepest):
+        # One call deeper from every world that was reached; calls that are refused lead nowhere.
         following = []
         for plan, records in frontier:
             for call in calls:
@@ -314,6 +332,7 @@ def _state_change(script: Script, plan: Sequence[ToolCall]) -> dict[str, Value]:
 
 def make_task(script: Script, task_id: str) -> Task:
     """Turn a script into a task: carry it out in the real world and write the label."""
+    # Each shortest plan is an acceptable end of its own; instructions have one, the careful agent's.
     variants = script.plans.get(0, [[]])
     episodes = []
     for plan in variants:

@@ -137,6 +137,7 @@ def play(script: Script, world: World, slips: Slips = Slips(), rng: Random | Non
         return probability > 0 and rng.random() < probability
 
     def perform(*calls: ToolCall) -> list[ToolResponse]:
+        # Of several calls in one message only the first is a slip.
         if slip(slips.wrong):
             calls = (_with_wrong_argument(script, calls[0], rng), *calls[1:])
         if slip(slips.repeat):
@@ -156,6 +157,7 @@ def play(script: Script, world: World, slips: Slips = Slips(), rng: Random | Non
         else:
             fits = True
             _pursue_goal(script, index, turn, slips, slip, perform, rng)
+        # The answer is what this agent knows: facts that it was told, and the records as this world tells them.
         known = {**facts, **world.records}
         report = str(facts.get(FOUND)) if turn.report == FOUND else turn.report
         answer = str(known.get(report, UNKNOWN)) if fits else NO_TOOL
@@ -188,10 +190,12 @@ def _follow_steps(
         makes = allowed and wanted and call is not None
         if makes and call:
             pending.append(call)
+        # It goes out in one message with the next step.
         if following is not None and following.parallel:
             continue
         error = perform(*pending)[-1].error if pending else None
         failed = error is not None and step.rule in ("", error)
+        # The alternative is for a step that was not made, or that failed by the rule which the request names.
         take_alternative = (not makes or failed) and not slip(slips.shrug)
         if otherwise and otherwise.name != script.forbidden and (take_alternative or slip(slips.eager)):
             perform(otherwise)
@@ -214,11 +218,13 @@ def _pursue_goal(
     plans = script.plans[index]
     plan = plans[0] if not slips.guess else rng.choice(plans)
     if slip(slips.guess):
+        # A blind guess: any option, or any call that names the record in question.
         choices = list(turn.options) or calls_about(script, turn.goal[0] if turn.goal else "")
         plan = [rng.choice(choices)]
     for call in plan:
         response = perform(call)[0]
         if response.error and not slip(slips.shrug):
+            # It failed, so a plan that works is followed after all.
             for other in rng.choice(plans):
                 perform(other)
             return

@@ -1,0 +1,103 @@
+"""One compact row a task: what is kept of a policy that was deployed and asked, for tables and intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from envace_lite.evaluate import deploy, rehearsed_alone
+from envace_lite.fidelity import ask, compare, probe_pairs
+from envace_lite.fidelity.parts import parts
+from envace_lite.model.policy import Policy
+from envace_lite.world import Task
+from envace_lite.world.task import NEWS
+
+MEASURES = {
+    "real_success": ("real", ""),
+    "rehearsed_success": ("rehearsed", ""),
+    "wrong_writes": ("wrong", ""),
+    "fidelity": ("exact", "pairs"),
+    "bearing": ("bearing_right", "bearing"),
+    "idle": ("idle_right", "idle"),
+    "contents": ("contents", "successes"),
+    "error_recall": ("recalled", "errors"),
+    "pessimism": ("refused", "successes"),
+}
+"""What is reported: the columns of `measure` that are divided by one another ("": by the number of tasks)."""
+GROUPS = ("goal", "secret", *(f"new:{what}" for what in NEWS))
+"""The tags by which tasks are looked at apart."""
+
+
+def measure(policy: Policy, tasks: Sequence[Task]) -> dict[str, list[Any]]:
+    """One compact row a task, as columns in the order of the tasks.
+
+    `real`, `rehearsed`: success in the two worlds (1 or 0). `wrong`: wrong writes. `pairs`, `exact`: probe pairs and
+    those told right in every word; `errors`, `recalled`: real errors among them and those told as an error;
+    `successes`, `refused`: real successes and those told as an error; `contents`: real successes told right in every
+    word. `bearing`, `bearing_right`: parts of planned responses on which decisions rest, and those told right; `idle`,
+    `idle_right`: the other parts. And for each of `GROUPS` whether the task belongs to it (1 or 0).
+    """
+    frame = deploy(policy, tasks)[1].set_index("task")
+    frame["rehearsed"] = rehearsed_alone(policy, tasks).rehearsed_success.to_numpy()
+    pairs = probe_pairs(tasks)
+    told = compare(pairs, [answer.response for answer in ask(policy, pairs)])
+    flags = pd.DataFrame(
+        {
+            "task": told.task,
+            "pairs": 1,
+            "exact": told.exact,
+            "errors": told.real_error,
+            "recalled": told.real_error & told.rehearsed_error,
+            "successes": ~told.real_error,
+            "refused": ~told.real_error & told.rehearsed_error,
+            "contents": ~told.real_error & told.exact,
+        }
+    )
+    each = parts(policy, pairs)
+    halves = pd.DataFrame(
+        {
+            "task": each.task,
+            "bearing": each.bearing,
+            "bearing_right": each.bearing & each.right,
+            "idle": ~each.bearing,
+            "idle_right": ~each.bearing & each.right,
+        }
+    )
+    table = pd.DataFrame(
+        {"real": frame.real_success, "rehearsed": frame.rehearsed, "wrong": frame.wrong_writes}
+    )
+    for columns in (flags, halves):
+        table = table.join(columns.groupby("task").sum())
+    ordered = table.reindex([task.id for task in tasks]).fillna(0).astype(int)
+    return {**{str(name): column.tolist() for name, column in ordered.items()}, **groups(tasks)}
+
+
+def groups(tasks: Sequence[Task]) -> dict[str, list[int]]:
+    """For each of `GROUPS` which of some tasks belong to it (1 or 0)."""
+    return {tag: [int(tag in task.tags) for task in tasks] for tag in GROUPS}
+
+
+def value(rows: dict[str, list[Any]], name: str) -> float:
+    """One measure over some tasks; NaN where nothing can be counted."""
+    over, under = MEASURES[name]
+    size = sum(rows[under]) if under else len(rows[over])
+    return sum(rows[over]) / size if size else float("nan")
+
+
+DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def pack(rows: Mapping[str, Sequence[int]]) -> dict[str, str]:
+    """Each column as one word, a digit a task (base 36): what a record holds.
+
+    Raises:
+        IndexError: a number is above 35.
+    """
+    return {name: "".join(DIGITS[number] for number in column) for name, column in rows.items()}
+
+
+def unpack(packed: Mapping[str, str]) -> dict[str, list[int]]:
+    """The columns of `pack`."""
+    return {name: [int(digit, 36) for digit in column] for name, column in packed.items()}
