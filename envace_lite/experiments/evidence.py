@@ -25,10 +25,10 @@ from envace_lite.world.shipped import shipped_tasks
 
 BASE_MEAN = 0.5
 """The probability of a reward that is drawn at random: about the mean reward of a base."""
-
-
 ANCHOR_EVERY = 20
 """Steps between two references of an anchored run, and between its checkpoints."""
+TWICE = (("prompts", 12), ("steps", 240), ("observe_every", 40))
+"""Half the tasks a step in twice the steps: as many rollouts as usual, and twice the updates."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,12 @@ WAYS = {
     "rehearsal": Way("world rehearsal, task success"),
     "anchored": Way(
         "world rehearsal, half the tasks in twice the steps, near a slow reference",
-        changes=(("prompts", 12), ("steps", 240), ("save_every", ANCHOR_EVERY), ("observe_every", 40)),
+        changes=(*TWICE, ("save_every", ANCHOR_EVERY)),
         extra_loss=lambda: SlowReference(0.03, ANCHOR_EVERY),
     ),
+    "twice": Way("world rehearsal, half the tasks in twice the steps", changes=TWICE),
     "execute": Way("executable environment, act role trained", Execute),
+    "execute_twice": Way("executable environment, half the tasks in twice the steps", Execute, changes=TWICE),
     "grounded": Way(
         "executable environment, with the likelihood of its responses",
         Execute,
