@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from envace_lite.experiments import plots
+from envace_lite.experiments import bench, plots
 from envace_lite.experiments.bench import (
     GROUP_SIZE,
     frames,
@@ -64,6 +64,15 @@ def test_a_cell_of_the_growth_table() -> None:
     assert 2e5 < cell["parameters"] < 4e5
     assert cell["sampling_seconds"] > 0 < cell["update_seconds"]
     assert 0 < cell["update_share_of_rate"] < 1.5
+
+
+def test_each_cell_of_the_growth_table_runs_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "SIZES", {"0.3 M": bench.SIZES["0.3 M"]})
+    monkeypatch.setattr(bench, "HORIZONS", (1,))
+    monkeypatch.setattr(bench, "THREADS", {1: "one thread"})
+    (cell,) = bench.bench_growth()
+    assert (cell["size"], cell["horizon"], cell["threads"]) == ("0.3 M", 1, 1)
+    assert cell["tokens"] == 13 * 8 * GROUP_SIZE
 
 
 def test_spread_and_frames() -> None:

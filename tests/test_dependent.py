@@ -499,6 +499,12 @@ def test_a_slow_reference_holds_the_rehearse_role_alone_to_what_it_was(fresh: Po
         assert torch.allclose(one.grad, other.grad, atol=1e-7), name
     assert max(p.grad.abs().max() for p in policy.model.parameters()) > 1e-4
 
+    silent = Trajectory(task, prompt, ids=fresh.chat.encode("<end>"))
+    policy.model.zero_grad()
+    for loss in (anchor, RealResponses(1.0)):
+        loss(policy, 5, [silent])  # no response, so no mean over its tokens
+    assert all(p.grad is None for p in policy.model.parameters())
+
     with pytest.raises(ValueError, match="every 4 steps"):
         SlowReference(0.5, every=4)(policy, 6, [trajectory])
 

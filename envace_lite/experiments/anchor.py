@@ -1,8 +1,9 @@
 """An anchor for words: the rehearse role stays near what it was some steps ago.
 
-The paper has no such term. Without it the words of a response that no decision reads wander, and sometimes take
-with them words that a decision does read (`count_sent` tells `wires` instead of `count`). A fixed reference would pull
-the beliefs back with the words; one that follows lets them change, a little at a time.
+The paper has no such term. The words of a response that no decision reads may wander, and take with them words that a
+decision does read (`count_sent` tells `wires` instead of `count`). A fixed reference would pull the beliefs back with
+the words; one that follows lets them change, a little at a time. Whether it is needed is another matter: in the
+recorded runs the same schedule without it does as well (docs/results/responses.md).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from envace_lite.experiments.grounding import add_gradients, with_response_tokens
+from envace_lite.experiments.gradients import add_gradients, with_response_tokens
 from envace_lite.model.policy import Policy
 from envace_lite.rollout import Trajectory
 
@@ -54,6 +55,8 @@ class SlowReference:
                 f"every {self.every} steps (save_every)"
             )
         families, told = with_response_tokens(policy, trajectories)
+        if not told.any():
+            return
         before, _ = self.reference.log_probs(families)
 
         def divergence(log_p: Tensor, _: Tensor, where: Tensor) -> Tensor:

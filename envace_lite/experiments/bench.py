@@ -75,6 +75,7 @@ def bench_rollouts(policy: Policy, repeats: int) -> list[dict[str, Any]]:
         for repeat in tqdm(range(repeats + 1), desc=f"rollouts of {batch}", unit="repeat"):
             chosen = Random(repeat).sample(tasks, batch // GROUP_SIZE)
             torch.manual_seed(repeat)
+            # Both ways take their turn in each repeat: a slow moment of the machine falls on both.
             for way, act in ways.items():
                 begin = time.perf_counter()
                 tokens = sum(len(t.ids) for t in act(policy, chosen, group_size=GROUP_SIZE))

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-import torch
 from torch import Tensor
 
-from envace_lite.model.chat import REHEARSE
-from envace_lite.model.policy import Family, Objective, Policy
+from envace_lite.experiments.gradients import add_gradients, with_response_tokens
+from envace_lite.model.policy import Family, Policy
 from envace_lite.rollout import Trajectory
 
 
@@ -70,33 +69,10 @@ class RealResponses:
     def __call__(self, policy: Policy, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Add the gradients of these responses to those that the policy's parameters have."""
         families, told = with_response_tokens(policy, trajectories)
+        if not told.any():
+            return
 
         def imitation(log_p: Tensor, _: Tensor, where: Tensor) -> Tensor:
             return -self.weight * log_p[told[where]].sum() / told.sum()
 
         add_gradients(policy, families, imitation)
-
-
-def with_response_tokens(policy: Policy, trajectories: Sequence[Trajectory]) -> tuple[list[Family], Tensor]:
-    """Trajectories as families, and which of their tokens belong to a response, (N,) in the order of the families."""
-    groups: dict[tuple[int, ...], list[Sequence[int]]] = {}
-    for trajectory in trajectories:
-        groups.setdefault(tuple(trajectory.prompt), []).append(trajectory.ids)
-    families = [Family(prompt, group) for prompt, group in groups.items()]
-    told = [
-        role == REHEARSE
-        for prompt, group in groups.items()
-        for ids in group
-        for role in policy.chat.role_ids([*prompt, *ids])[len(prompt) :]
-    ]
-    return families, torch.tensor(told)
-
-
-def add_gradients(policy: Policy, families: Sequence[Family], objective: Objective) -> None:
-    """Add the gradients of an objective to those that the parameters have: `Policy.backward` alone would set them."""
-    parameters = [p for p in policy.model.parameters() if p.requires_grad]
-    before = [p.grad for p in parameters]
-    policy.backward(families, objective)
-    for parameter, grad in zip(parameters, before, strict=True):
-        if grad is not None and parameter.grad is not None:
-            parameter.grad += grad

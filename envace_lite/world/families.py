@@ -69,6 +69,7 @@ def find(kind: str, names: tuple[str, ...]) -> Function:
 
     @documented(f"first {kind} of {kind}_status found", status=f"{kind}_status")
     def function(world: World, status: str) -> None:
+        # The order of the records is that of the prompt, so "first" can be seen there.
         for key, value in world.records.items():
             if key in names and value == status:
                 world.see(key)
@@ -121,6 +122,7 @@ def left_after(key: str, amount: int) -> Function:
 
     @documented(f"{key} less amount:{amount} left")
     def function(world: World) -> None:
+        # What the documentation names is shown before the rule is looked at, so that a refusal says it too.
         left = world.amount(key) - amount
         world.show("amount", amount)
         if left < 0:
@@ -171,6 +173,7 @@ def consume(kind: str, wallet: int, time: int, counter: str = "") -> Function:
     @documented(f"{kind} less 1 wallet less price:{wallet} time less hours:{time}{words}", target=kind)
     def function(world: World, target: str) -> None:
         world.add(target, -1, rule="stock")
+        # The stock first, then money, then hours: the first rule that is broken is the one that a refusal names.
         for resource, name, amount in (("wallet", "price", wallet), ("time", "hours", time)):
             world.see(resource)
             world.show(name, amount)

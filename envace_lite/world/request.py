@@ -137,7 +137,7 @@ def play(script: Script, world: World, slips: Slips = Slips(), rng: Random | Non
         return probability > 0 and rng.random() < probability
 
     def perform(*calls: ToolCall) -> list[ToolResponse]:
-        # Of several calls in one message only the first is a slip.
+        # Of several calls in one message only the first may get a wrong argument.
         if slip(slips.wrong):
             calls = (_with_wrong_argument(script, calls[0], rng), *calls[1:])
         if slip(slips.repeat):

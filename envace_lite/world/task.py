@@ -183,6 +183,8 @@ class Session:
         for outcome in self.task.outcomes:
             wanted = {**self.task.state, **outcome.state}
             results.append(EpisodeResult(tuple(answers) == outcome.answers, wanted == records))
+        # Right in both before right in the state alone, and that before the answer: what was done weighs more than
+        # what was said about it.
         return max(results, key=lambda result: (result.success, result.state, result.answer))
 
 

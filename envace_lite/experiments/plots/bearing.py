@@ -13,7 +13,7 @@ from envace_lite.experiments.plots.base import COLOURS, MARKERS, bare, legend_be
 HALVES = {"bearing": "parts on which decisions rest", "idle": "other parts"}
 PANELS = {
     "rehearsal": "world rehearsal",
-    "anchored": "near a slow reference",
+    "twice": "half the tasks, twice the steps",
     "execute": "executable environment",
     "drawn": "reward drawn at random",
 }
