@@ -19,6 +19,7 @@ from envace_lite.experiments.anchor import SlowReference
 from envace_lite.experiments.controls import with_bias
 from envace_lite.experiments.evidence import WAYS
 from envace_lite.experiments.evidence_tables import gain, value_and_interval, worst
+from envace_lite.experiments.gradients import add_gradients
 from envace_lite.experiments.grounding import RealResponses
 from envace_lite.experiments.plots import where_decisions_rest
 from envace_lite.experiments.rewards import EveryVerdict, answer_and_state, drawn
@@ -509,13 +510,27 @@ def test_a_slow_reference_holds_the_rehearse_role_alone_to_what_it_was(fresh: Po
         SlowReference(0.5, every=4)(policy, 6, [trajectory])
 
 
+def test_the_gradients_of_an_extra_loss_are_added_to_those_that_are_there(fresh: Policy) -> None:
+    policy, families = copied(fresh), [Family([1, 2, 3], [[4, 5], [6]])]
+
+    def objective(log_p: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+        return -log_p.sum()
+
+    add_gradients(policy, families, objective)  # none is there yet
+    once = {name: p.grad.clone() for name, p in policy.model.named_parameters()}
+    add_gradients(policy, families, objective)
+    for name, parameter in policy.model.named_parameters():
+        assert torch.allclose(parameter.grad, 2 * once[name], atol=1e-6), name
+    assert max(grad.abs().max() for grad in once.values()) > 1e-2
+
+
 def test_a_run_is_continued_with_the_reference_that_it_had(fresh: Policy, tmp_path: Path) -> None:
-    config = TrainConfig(steps=5, prompts=2, group_size=2, warmup=0, lora_rank=2, save_every=2)
+    config = TrainConfig(steps=5, prompts=2, group_size=8, warmup=0, lora_rank=2, save_every=2)
     tasks = splits("orders")["train"][:4]
 
-    def run(folder: Path, callback: EvalCallback | None = None) -> Policy:
-        odd = lambda trajectory: len(trajectory.ids) % 2  # noqa: E731
-        anchor = SlowReference(1.0, every=2)
+    def run(folder: Path, callback: EvalCallback, every: int = 2) -> Policy:
+        odd = lambda trajectory: sum(trajectory.ids) % 2  # noqa: E731
+        anchor = SlowReference(100.0, every)
         settings = replace(config, observe_every=3)
         return train(
             copied(fresh),
@@ -538,6 +553,9 @@ def test_a_run_is_continued_with_the_reference_that_it_had(fresh: Policy, tmp_pa
     continued = run(tmp_path / "cut", lambda *_: {})
     for one, other in zip(whole.model.parameters(), continued.model.parameters(), strict=True):
         assert torch.equal(one, other)
+    fixed = run(tmp_path / "fixed", lambda *_: {}, every=6)
+    changed = zip(whole.model.parameters(), fixed.model.parameters(), strict=True)
+    assert any(not torch.equal(one, other) for one, other in changed)  # which reference it is matters here
 
 
 def test_the_anchored_way_writes_its_checkpoints_where_a_reference_is_taken() -> None:

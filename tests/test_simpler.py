@@ -94,13 +94,14 @@ def test_a_grounding_without_weight_changes_nothing(tiny: Policy) -> None:
     tasks = TRAP.tasks("train", 0.0, 8)
 
     def odd(trajectory: Any) -> float:
-        return len(trajectory.ids) % 2
+        return sum(trajectory.ids) % 2
 
     weightless = Grounding(few_examples(tiny, 0).examples, weight=0.0)
-    plain, _ = train(copied(tiny), tasks, small(steps=2), reward=odd)
-    beside, _ = train(copied(tiny), tasks, small(steps=2), reward=odd, extra_loss=weightless)
+    plain, _ = train(copied(tiny), tasks, small(steps=2, group_size=8), reward=odd)
+    beside, _ = train(copied(tiny), tasks, small(steps=2, group_size=8), reward=odd, extra_loss=weightless)
     for one, other in zip(weights(plain).values(), weights(beside).values(), strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+    assert not same_weights(weights(plain), weights(tiny))  # there was something to change
 
 
 def test_examples_of_a_step_are_drawn_from_the_seed() -> None:
