@@ -25,6 +25,7 @@ from envace_lite.experiments.plots import where_decisions_rest
 from envace_lite.experiments.rewards import EveryVerdict, answer_and_state, drawn
 from envace_lite.experiments.rows import pack, unpack
 from envace_lite.fidelity import probe_pairs
+from envace_lite.fidelity.pairs import MUTATIONS
 from envace_lite.fidelity.parts import parts, slots
 from envace_lite.model.chat import REHEARSE, build_tokenizer, vocabulary
 from envace_lite.model.policy import Family, Policy, new_policy
@@ -55,7 +56,7 @@ from envace_lite.world.request import Script, ScriptStep, Turn
 from envace_lite.world.task import NEWS
 from envace_lite.world.tools import RULES, ToolCall, ToolResponse, Value, World, parse_calls
 from envace_lite.world.verifier import BROKEN, DONE, OPEN, request_status
-from helpers import conversation, copied, planned_calls, splits
+from helpers import DEPENDENT_CHAT, conversation, copied, planned_calls, splits
 
 every_dependent = pytest.mark.parametrize("domain", DEPENDENT.values(), ids=lambda domain: domain.name)
 STATE: dict[str, Value] = {"o1": "paid", "o2": "sent", "o4": "paid", "courier": "busy"}
@@ -74,8 +75,8 @@ STATE: dict[str, Value] = {"o1": "paid", "o2": "sent", "o4": "paid", "courier": 
         (count("order", ORDERS), STATE, {"status": "packed"}, "count:0 ok"),
         (add_up("account"), {"a": 9, "b": 4}, {"one": "a", "other": "b"}, "a:9 b:4 total:13 ok"),
         (add_up("account"), {"a": 9}, {"one": "a", "other": "b"}, "a:9 b:unknown error unknown"),
-        (least("share"), {"a": 5, "b": 3}, {"one": "a", "other": "b"}, "a:5 b:3 found:b ok"),
-        (least("share"), {"a": 3, "b": 3}, {"one": "b", "other": "a"}, "b:3 a:3 found:b ok"),
+        (least("share", ("a", "b")), {"a": 5, "b": 3}, {"one": "a", "other": "b"}, "a:5 b:3 found:b ok"),
+        (least("share", ("a", "b")), {"a": 3, "b": 3}, {"one": "b", "other": "a"}, "b:3 a:3 found:b ok"),
         (left_after("wallet", 4), {"wallet": 6}, {}, "wallet:6 amount:4 left:2 ok"),
         (left_after("wallet", 4), {"wallet": 3}, {}, "wallet:3 amount:4 error wallet"),
         (look_from("points", 0), {"points": 2}, {}, "points:2 ok"),
@@ -105,7 +106,9 @@ STATE: dict[str, Value] = {"o1": "paid", "o2": "sent", "o4": "paid", "courier": 
             "a:4 fee:1 cost:5 error funds",
         ),
         (empty("account"), {"a": 5, "b": 2}, {"source": "a", "target": "b"}, "a:5 b:2 ok a:0 b:7"),
-        (copy("order"), STATE, {"source": "o2", "target": "o1"}, "o2:sent o1:paid ok o1:sent"),
+        (copy("order", ORDERS), STATE, {"source": "o2", "target": "o1"}, "o2:sent o1:paid ok o1:sent"),
+        (copy("order", ORDERS), STATE, {"source": "courier", "target": "o1"}, "error type"),
+        (least("share", ("a",)), {"a": 5, "cash": 3}, {"one": "a", "other": "cash"}, "error type"),
         (
             convert("wallet", "time", 2),
             {"wallet": 1, "time": 3},
@@ -406,6 +409,18 @@ def test_each_part_of_each_planned_response_is_judged(fresh: Policy) -> None:
     assert frame.bearing.sum() == sum(len(slots_) for task in tasks for slots_ in task.rests)
     assert (frame.log_prob < 0).all()
     assert not frame.right.any()  # it has read nothing
+
+
+def test_nothing_planned_has_no_parts(fresh: Policy) -> None:
+    """A task that no tool fits: what watches a training on such tasks alone must not fail."""
+    assert parts(fresh, []).empty
+
+
+@every_dependent
+def test_each_real_response_can_be_said(domain: Domain) -> None:
+    """Also to calls that name a record of another kind: a tool must not answer in words that no policy knows."""
+    for pair in probe_pairs(splits(domain.name)["test"], 0, 4, list(MUTATIONS)):
+        DEPENDENT_CHAT.encode(pair.real.text)
 
 
 def test_a_scalar_only_makes_errors_more_likely(fresh: Policy) -> None:

@@ -65,6 +65,17 @@ WAYS = {
         Execute,
         extra_loss=lambda: RealResponses(0.1),
     ),
+    "grounded_twice": Way(
+        "executable environment, with the likelihood of its responses, half the tasks in twice the steps",
+        Execute,
+        changes=TWICE,
+        extra_loss=lambda: RealResponses(0.1),
+    ),
+    "end_at_error_twice": Way(
+        "world rehearsal, episode ends at a rehearsed error, half the tasks in twice the steps",
+        reward=lambda tasks, seed: rewards.REWARDS["end_at_error"],
+        changes=TWICE,
+    ),
     "imitation": Way(
         "imitation of the environment's responses alone",
         Execute,

@@ -68,6 +68,8 @@ def parts(policy: Policy, pairs: Sequence[ProbePair]) -> pd.DataFrame:
 
 def _log_probs(policy: Policy, pairs: Sequence[ProbePair]) -> list[list[float]]:
     """Log-probability of each word of each real response, its end included."""
+    if not pairs:
+        return []
     families = [
         Family(
             policy.chat.render(pair.messages, pair.task.tools, prompt=pair.call.name),

@@ -39,7 +39,7 @@ class Orders(Domain):
         "box_order": Tool("box_order", transition("order", "paid", "packed")),
         "void_order": Tool("void_order", transition("order", "paid", "cancelled")),
         "swap_order": Tool("swap_order", transition("order", "delivered", "packed")),
-        "copy_order": Tool("copy_order", copy("order")),
+        "copy_order": Tool("copy_order", copy("order", ORDERS)),
         "lose_order": Tool("lose_order", transition("order", "sent", "lost")),
     }
     news: ClassVar = {
