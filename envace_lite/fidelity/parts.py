@@ -45,7 +45,8 @@ def parts(policy: Policy, pairs: Sequence[ProbePair]) -> pd.DataFrame:
     planned = [pair for pair in pairs if pair.planned]
     rehearsed = [answer.response for answer in ask(policy, planned)]
     rows = []
-    for pair, mine, log_probs in zip(planned, rehearsed, _log_probs(policy, planned), strict=True):
+    told = _log_probs(policy, planned) if planned else []  # no forward pass over nothing
+    for pair, mine, log_probs in zip(planned, rehearsed, told, strict=True):
         written = {} if mine.error in (MALFORMED, ABSTAIN) else slots(mine)
         grounded = groundings(pair)
         for (slot, content), log_prob in zip(slots(pair.real).items(), log_probs[:-1], strict=True):
@@ -68,8 +69,6 @@ def parts(policy: Policy, pairs: Sequence[ProbePair]) -> pd.DataFrame:
 
 def _log_probs(policy: Policy, pairs: Sequence[ProbePair]) -> list[list[float]]:
     """Log-probability of each word of each real response, its end included."""
-    if not pairs:
-        return []
     families = [
         Family(
             policy.chat.render(pair.messages, pair.task.tools, prompt=pair.call.name),
