@@ -3,29 +3,31 @@
 A policy that rehearses a world without that rule is rewarded all the same, and found out when it is deployed where the
 rule matters. How many training tasks need the rule is set by a dial.
 
-The world is that of `functions`, in its words, where days that do not exist (the rule `date`) are common.
+The world is the market of `bank`, in its words. The rule is `stock`: no share can be sold where none is owned. The base
+nearly always tells such a sale as a success.
 """
 
 from typing import ClassVar
 
+from envace_lite.world.bank import Bank
 from envace_lite.world.draw import draw_tasks
-from envace_lite.world.functions import Functions
 from envace_lite.world.task import Task
 
-_TOOLS = "add_event book_room free_room hold_room send_message set_alarm turn_off turn_on".split()
 
-
-class Trap(Functions):
-    """The calendar's part of `functions`; see the module's docstring."""
+class Trap(Bank):
+    """The market's part of `bank`; see the module's docstring."""
 
     name = "trap"
-    heading = "functions"
+    heading = "bank"
     title = "a world with a rule that training may never need"
-    tools: ClassVar = {name: Functions.tools[name] for name in _TOOLS}
-    held_out = frozenset({"hold_room"})
-    pools: ClassVar = {**Functions.pools, "day": (5, 28, 29, 30, 31)}
-    no_tool = 0.0
-    rule = "date"
+    tools: ClassVar = {
+        name: tool
+        for name, tool in Bank.tools.items()
+        if name.startswith("market.") or name in ("bank.balance", "bank.deposit", "bank.withdraw")
+    }
+    held_out = frozenset({"market.cash_in"})
+    depends = 0.0
+    rule = "stock"
     """What training may never need."""
 
     def needs(self, task: Task) -> bool:
