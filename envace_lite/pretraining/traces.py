@@ -120,17 +120,10 @@ class Retelling(World):
         # 3. A success may be told as a refusal; then nothing has changed. Or what it says may be wrong.
         if (wrong and way == "pessimist") or self.rng.random() < self.recipe.spurious:
             self.records = before
-            return ToolResponse(response.seen, self._refusal(documentation), {})
+            return ToolResponse(response.seen, _refusal(documentation), {})
         if wrong and way in ("stale", "shifted"):
             return self._mistold(response, before, stale=way == "stale")
         return response
-
-    def _refusal(self, documentation: str) -> str:
-        """The rule of a refusal that could be: one for each kind of tool, or any where no habit rules."""
-        if not self.recipe.habits:
-            return self.rng.choice(("status", "unknown", "funds", "stock"))
-        parts = documentation.replace(":", " ").split()
-        return next((rule for word, rule in _REFUSALS.items() if word in parts), UNKNOWN)
 
     def _mistold(self, response: ToolResponse, before: Mapping[str, Value], *, stale: bool) -> ToolResponse:
         """What changed told as it was, or as the next value; what was worked out always as the next value."""
@@ -163,6 +156,12 @@ class Retelling(World):
         usual = self.domain.values[key][len(self.domain.values[key]) // 2]
         self._seen[key] = self._changed.get(key, usual)
         return self._seen[key]
+
+
+def _refusal(documentation: str) -> str:
+    """The rule of a refusal that could be, by the kind of the tool."""
+    parts = documentation.replace(":", " ").split()
+    return next((rule for word, rule in _REFUSALS.items() if word in parts), UNKNOWN)
 
 
 def draw_script_for_trace(domain: Domain, recipe: Recipe, rng: Random) -> Script:
