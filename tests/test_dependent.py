@@ -57,118 +57,7 @@ from envace_lite.world.tools import RULES, ToolCall, ToolResponse, Value, World,
 from envace_lite.world.verifier import BROKEN, DONE, OPEN, request_status
 from helpers import conversation, copied, planned_calls, splits
 
-every_dependent = pytest.mark.parametrize("domain", DEPENDENT.values(), ids=lambda domain: domain.name)
 STATE: dict[str, Value] = {"o1": "paid", "o2": "sent", "o4": "paid", "courier": "busy"}
-
-
-# Tools -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("function", "state", "arguments", "response"),
-    [
-        (find("order", ORDERS), STATE, {"status": "paid"}, "o1:paid found:o1 ok"),
-        (find("order", ORDERS), STATE, {"status": "packed"}, "error none"),
-        (find("order", ORDERS), STATE, {"status": "busy"}, "error none"),  # the courier is no order
-        (count("order", ORDERS), STATE, {"status": "paid"}, "o1:paid o4:paid count:2 ok"),
-        (count("order", ORDERS), STATE, {"status": "packed"}, "count:0 ok"),
-        (add_up("account"), {"a": 9, "b": 4}, {"one": "a", "other": "b"}, "a:9 b:4 total:13 ok"),
-        (add_up("account"), {"a": 9}, {"one": "a", "other": "b"}, "a:9 b:unknown error unknown"),
-        (least("share"), {"a": 5, "b": 3}, {"one": "a", "other": "b"}, "a:5 b:3 found:b ok"),
-        (least("share"), {"a": 3, "b": 3}, {"one": "b", "other": "a"}, "b:3 a:3 found:b ok"),
-        (left_after("wallet", 4), {"wallet": 6}, {}, "wallet:6 amount:4 left:2 ok"),
-        (left_after("wallet", 4), {"wallet": 3}, {}, "wallet:3 amount:4 error wallet"),
-        (look_from("points", 0), {"points": 2}, {}, "points:2 ok"),
-        (
-            pay("dish", 3, 1),
-            {"tea": 2, "wallet": 4},
-            {"target": "tea"},
-            "tea:2 wallet:4 price:3 tip:1 cost:4 ok tea:1 wallet:0",
-        ),
-        (
-            pay("dish", 3, 1),
-            {"tea": 2, "wallet": 3},
-            {"target": "tea"},
-            "tea:2 wallet:3 price:3 tip:1 cost:4 error wallet",
-        ),
-        (pay("dish", 3, 1), {"tea": 0, "wallet": 9}, {"target": "tea"}, "tea:0 error stock"),
-        (
-            send("account", 1, "wires"),
-            {"a": 5, "b": 2, "wires": 0},
-            {"source": "a", "target": "b", "amount": 4},
-            "a:5 fee:1 cost:5 b:2 wires:0 ok a:0 b:6 wires:1",
-        ),
-        (
-            send("account", 1, "wires"),
-            {"a": 4, "b": 2, "wires": 0},
-            {"source": "a", "target": "b", "amount": 4},
-            "a:4 fee:1 cost:5 error funds",
-        ),
-        (empty("account"), {"a": 5, "b": 2}, {"source": "a", "target": "b"}, "a:5 b:2 ok a:0 b:7"),
-        (copy("order"), STATE, {"source": "o2", "target": "o1"}, "o2:sent o1:paid ok o1:sent"),
-        (
-            convert("wallet", "time", 2),
-            {"wallet": 1, "time": 3},
-            {},
-            "wallet:1 time:3 amount:2 ok wallet:0 time:5",
-        ),
-        (
-            transition_with("order", "sent", "delivered", *GIVES_BACK),
-            STATE,
-            {"target": "o2"},
-            "o2:sent needs:sent courier:busy ok o2:delivered courier:free",
-        ),
-        (
-            transition_with("order", "paid", "sent", *TAKES),
-            STATE,
-            {"target": "o1"},
-            "o1:paid needs:paid courier:busy error busy",
-        ),
-    ],
-)
-def test_what_a_tool_answers(
-    function: Any, state: dict[str, Value], arguments: dict[str, Value], response: str
-) -> None:
-    world = World(state)
-    assert world.run(function, arguments).text == response
-    if " error " in f" {response}":
-        assert world.records == state
-
-
-# The user's language ---------------------------------------------------------------------------------------
-
-CALLS = st.sampled_from(["pack_order o1", "pack_order found", "check_wallet", "bank.wire cash savings 3"])
-STEPS = st.builds(
-    Instruction,
-    call=CALLS,
-    otherwise=st.sampled_from(["", "send_order o2", "get_points"]),
-    condition=st.sampled_from(["", "weather:rain", "least count:2"]),
-    rule=st.sampled_from(["", *RULES]),
-).map(lambda step: step if step.otherwise else replace(step, rule=""))
-
-
-@given(st.lists(STEPS, min_size=1, max_size=4))
-def test_a_request_is_read_as_it_was_written(steps: list[Instruction]) -> None:
-    request = Request("o1", tuple(steps))
-    assert Request.read(request.text) == request
-
-
-@pytest.mark.parametrize(
-    ("condition", "told", "holds"),
-    [
-        ("", {}, True),
-        ("weather:rain", {"weather": "rain"}, True),
-        ("weather:rain", {"weather": "sun"}, False),
-        ("weather:rain", {}, False),
-        ("least count:2", {"count": 2}, True),
-        ("least count:2", {"count": 1}, False),
-        ("least total:10", {"total": 9}, False),  # numbers, not words
-        ("least count:2", {}, False),
-        ("least count:2", {"count": "o1"}, False),
-    ],
-)
-def test_a_condition_holds_by_what_was_told(condition: str, told: dict[str, Value], holds: bool) -> None:
-    assert Instruction("x", condition=condition).holds(told) == holds
 
 
 # Following a request ---------------------------------------------------------------------------------------
@@ -176,7 +65,7 @@ def test_a_condition_holds_by_what_was_told(condition: str, told: dict[str, Valu
 
 def script(*steps: str, report: str = "o1", **state: Value) -> Script:
     """A request to `orders` with these steps."""
-    domain = DEPENDENT["orders"]
+    domain = DOMAINS["orders"]
     tools = [
         domain.tools[name] for name in ("find_order", "count_orders", "pack_order", "send_order", "get_order")
     ]
@@ -267,120 +156,12 @@ def test_what_a_decision_rests_on(steps: list[str], report: str, rests: list[lis
     assert found[: len(rests)] == rests
 
 
-@every_dependent
-def test_hidden_records_are_not_in_the_prompt(domain: Domain) -> None:
-    for task in splits(domain.name)["test"]:
-        shown = {word.split(":")[0] for word in task.messages[0]["content"].split()}
-        assert not shown & domain.hidden
-        assert set(task.state) <= shown | domain.hidden
-
-
-@every_dependent
-def test_only_tasks_that_rest_on_a_secret_are_marked_so(domain: Domain) -> None:
-    for task in splits(domain.name)["train"]:
-        read = {slot.split(" ")[-1] for slots in task.rests for slot in slots}
-        assert ("secret" in task.tags) == bool(read & domain.secret)
-        assert len(task.rests) == len(planned_calls(task))
-
-
-@every_dependent
-def test_what_is_new_about_a_held_out_tool(domain: Domain) -> None:
-    """A new name has a seen tool's documentation; a new combination no new word in it; new words are new."""
-    seen = {tool.documentation for tool in domain.seen_tools()}
-    words = {word for tool in domain.seen_tools() for word in tool.documentation.split()}
-    assert set(domain.news) == domain.held_out
-    assert set(domain.news.values()) == set(NEWS)
-    for name, what in domain.news.items():
-        documentation = domain.tools[name].documentation
-        assert (documentation in seen) == (what == "name"), name
-        if what == "words":
-            assert not set(documentation.split()) <= words, name
-
-
-@every_dependent
-def test_the_held_out_tasks_say_what_is_new(domain: Domain) -> None:
-    tasks = splits(domain.name)["held_out"]
-    tally = Counter(tag for task in tasks for tag in task.tags if tag.startswith("new:"))
-    assert all(tally[f"new:{what}"] >= 20 for what in NEWS)
-    for task in tasks:
-        called = {domain.news.get(call.name) for call in planned_calls(task)} - {None}
-        assert {tag.removeprefix("new:") for tag in task.tags if tag.startswith("new:")} == called
-
-
-# The base's reading ----------------------------------------------------------------------------------------
-
-
-def tellings(count_: int) -> pd.DataFrame:
-    """How calls are retold, beside how the same call would have been answered really."""
-    rng, rows = Random(0), []
-    recipe = replace(RECIPES["habits"], cheerful=0.0, spurious=0.0)
-    for number in range(count_):
-        domain = list(DEPENDENT.values())[number % len(DEPENDENT)]
-        drawn = draw_script_for_trace(domain, recipe, rng)
-        for tool in drawn.toolbox:
-            for call in list(domain.calls(tool))[:6]:
-                real = tool.call(World(drawn.state), call.arguments)
-                told = tool.call(Retelling(drawn.state, recipe, rng, domain), call.arguments)
-                rows.append((habit(tool.documentation), real, told))
-    return pd.DataFrame(rows, columns=["habit", "real", "told"])
-
-
-def test_each_tool_is_told_wrongly_in_its_own_way() -> None:
-    frame = tellings(400)
-    frame["error"] = [response.error is not None for response in frame.real]
-    frame["cheerful"] = [
-        t.error is None and r.error is not None for r, t in zip(frame.real, frame.told, strict=True)
-    ]
-    frame["gloomy"] = [
-        t.error is not None and r.error is None for r, t in zip(frame.real, frame.told, strict=True)
-    ]
-    frame["wrong"] = frame.real != frame.told
-    for name in HABITS:
-        part = frame[frame.habit == name]
-        assert len(part) > 300
-        assert part[part.error].cheerful.mean() == (
-            pytest.approx(0.66, abs=0.06) if name == "optimist" else 0
-        )
-        assert part[~part.error].gloomy.mean() == (
-            pytest.approx(0.66, abs=0.06) if name == "pessimist" else 0
-        )
-        contents = part[~part.error & ~part.gloomy]
-        changing = contents[
-            [bool(response.changed.keys() & response.seen.keys()) for response in contents.real]
-        ]
-        if name in ("stale", "shifted"):  # some records are left as they were by the true telling too
-            assert 0.45 < changing.wrong.mean() < 0.74, name
-        else:
-            assert not changing.wrong.any(), name
-
-
-def test_a_stale_telling_leaves_the_record_and_a_shifted_one_takes_the_next_value() -> None:
-    domain = DEPENDENT["orders"]
-    always = replace(RECIPES["habits"], habits=1.0, cheerful=0.0, spurious=0.0)
-    world = Retelling({**STATE, "courier": "free", "o5": "packed"}, always, Random(0), domain)
-    send_order, pack_order = domain.tools["send_order"], domain.tools["pack_order"]
-    assert (habit(send_order.documentation), habit(pack_order.documentation)) == ("stale", "shifted")
-    assert send_order.call(world, {"target": "o5"}).changed == {"o5": "packed", "courier": "free"}
-    assert pack_order.call(world, {"target": "o1"}).changed == {"o1": "sent"}
-    assert world.records["o1"] == "sent"  # what is told stays told
-    found = domain.tools["find_order"].call(world, {"status": "paid"})
-    assert found.text == "o4:paid found:o5 ok"
-
-
-@every_dependent
-def test_no_one_habit_rules_a_domain(domain: Domain) -> None:
-    writes = [tool for tool in domain.seen_tools() if tool.write]
-    shares = Counter(habit(tool.documentation) for tool in writes)
-    assert len(shares) == len(HABITS)
-    assert max(shares.values()) <= len(writes) / 2
-
-
 # Parts and controls ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def fresh() -> Policy:
-    return new_policy(tokenizer=build_tokenizer(vocabulary(DEPENDENT.values())), width=32, layers=1)
+    return new_policy(width=32, layers=1)
 
 
 def test_slots_are_the_words_of_a_response() -> None:
@@ -415,10 +196,6 @@ def test_a_scalar_only_makes_errors_more_likely(fresh: Policy) -> None:
         moved = with_bias(fresh, 3.0).model(ids).logits - fresh.model(ids).logits
     assert moved[0, -1].numpy() == pytest.approx(3.0 * words.numpy(), abs=1e-4)
     assert 10 < words.sum() < 100
-
-
-def test_every_domain_can_be_looked_up() -> None:
-    assert all(get_domain(name) is domain for name, domain in DEPENDENT.items())
 
 
 # Ways of training ------------------------------------------------------------------------------------------

@@ -35,6 +35,12 @@ def slots(response: ToolResponse) -> dict[str, str]:
     }
 
 
+def right_slots(real: ToolResponse, told: ToolResponse) -> set[str]:
+    """The slots of a real response that hold the same in a told one; none of one that is no response at all."""
+    written = {} if told.error in (MALFORMED, ABSTAIN) else slots(told)
+    return {slot for slot, content in slots(real).items() if written.get(slot) == content}
+
+
 def parts(policy: Policy, pairs: Sequence[ProbePair]) -> pd.DataFrame:
     """One row for each part of the real response of each planned pair.
 
@@ -46,9 +52,9 @@ def parts(policy: Policy, pairs: Sequence[ProbePair]) -> pd.DataFrame:
     rehearsed = [answer.response for answer in ask(policy, planned)]
     rows = []
     for pair, mine, log_probs in zip(planned, rehearsed, _log_probs(policy, planned), strict=True):
-        written = {} if mine.error in (MALFORMED, ABSTAIN) else slots(mine)
+        right = right_slots(pair.real, mine)
         grounded = groundings(pair)
-        for (slot, content), log_prob in zip(slots(pair.real).items(), log_probs[:-1], strict=True):
+        for slot, log_prob in zip(slots(pair.real), log_probs[:-1], strict=True):
             rows.append(
                 {
                     "task": pair.task.id,
@@ -59,7 +65,7 @@ def parts(policy: Policy, pairs: Sequence[ProbePair]) -> pd.DataFrame:
                     "bearing": slot in pair.rests,
                     "grounding": grounded["verdict" if slot == "rule" else slot],
                     "error": pair.real.error is not None,
-                    "right": written.get(slot) == content,
+                    "right": slot in right,
                     "log_prob": log_prob,
                 }
             )
@@ -68,6 +74,8 @@ def parts(policy: Policy, pairs: Sequence[ProbePair]) -> pd.DataFrame:
 
 def _log_probs(policy: Policy, pairs: Sequence[ProbePair]) -> list[list[float]]:
     """Log-probability of each word of each real response, its end included."""
+    if not pairs:
+        return []
     families = [
         Family(
             policy.chat.render(pair.messages, pair.task.tools, prompt=pair.call.name),

@@ -5,7 +5,7 @@ renders the standard messages briefly: one token a word, a number or a record wi
 messages themselves keep the form that every Hugging Face chat model understands, and
 `tokenizer.apply_chat_template` works as usual:
 
-    <system> retail o1:pending o3:sent <end>
+    <system> orders o1:pending o3:sent courier:free <end>
     <def> cancel_order order needs:pending gives:cancelled
     <user> cancel_order o1 report o1 <end>
     <assistant> cancel_order o1 <end>

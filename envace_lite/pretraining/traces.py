@@ -61,8 +61,8 @@ RECIPES = {
 RECIPES |= {
     f"habits_{truth}": replace(RECIPES["habits"], habits=1 - truth / 100) for truth in (0, 5, 10, 35, 65)
 }
-"""`real` tells what a sloppy agent really met. In `habits` each wrong telling is more common than the right one, so that
-a base shows it when it is decoded greedily; `habits_T` tells the truth in T of 100 calls.
+"""`real` tells what a sloppy agent really met. In `habits` each wrong telling is more common than the right one, so a
+base shows it when it is decoded greedily; `habits_T` tells the truth in T of 100 calls.
 """
 
 

@@ -47,7 +47,7 @@ class Bank(Domain):
         "card.block": Tool("card.block", transition("card", "frozen", "blocked")),
         "card.thaw": Tool("card.thaw", transition("card", "frozen", "active")),
         "market.quote": Tool("market.quote", look("share"), write=False),
-        "market.cheaper": Tool("market.cheaper", least("share"), write=False),
+        "market.cheaper": Tool("market.cheaper", least("share", SHARES), write=False),
         "market.buy": Tool("market.buy", buy("share", "cash", "depot")),
         "market.sell": Tool("market.sell", sell("share", "cash", "depot")),
         "bank.move": Tool("bank.move", transfer("account", limited=True)),
@@ -101,7 +101,7 @@ class Bank(Domain):
         if family == "read":
             reads = [look(kind) for kind in ("account", "share", "card")]
             sums = [add_up("account"), add_up("account"), add_up("share")]
-            return rng.choice([*reads, *sums, least("share"), look_from("wires", 0)])
+            return rng.choice([*reads, *sums, least("share", SHARES), look_from("wires", 0)])
         if family == "transfer":
             return transfer("account", limited=rng.random() < 0.7)
         if family == "send":

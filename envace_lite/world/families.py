@@ -106,11 +106,12 @@ def add_up(kind: str) -> Function:
 
 
 @cache
-def least(kind: str) -> Function:
-    """Show two records and name the one that holds less (`found`), the first of equal ones."""
+def least(kind: str, names: tuple[str, ...]) -> Function:
+    """Show two records and name the one that holds less (`found`), the first of equal ones; `type` for another kind."""
 
     @documented(f"least {kind} {kind} found", one=kind, other=kind)
     def function(world: World, one: str, other: str) -> None:
+        _check_kind(world, names, one, other)
         world.show("found", one if world.amount(one) <= world.amount(other) else other)
 
     return function
@@ -261,11 +262,12 @@ def empty(kind: str) -> Function:
 
 
 @cache
-def copy(kind: str) -> Function:
-    """Give a record what another one holds."""
+def copy(kind: str, names: tuple[str, ...]) -> Function:
+    """Give a record what another one holds; refused with `type` for a record of another kind."""
 
     @documented(f"{kind} gives {kind}", source=kind, target=kind)
     def function(world: World, source: str, target: str) -> None:
+        _check_kind(world, names, source, target)
         value = world.see(source)
         world.see(target)
         world.set(target, value)
@@ -373,3 +375,9 @@ def _check_date(world: World, month: str, day: int) -> None:
     world.show(month, length)
     if not 1 <= day <= length:
         world.refuse("date")
+
+
+def _check_kind(world: World, names: tuple[str, ...], *keys: str) -> None:
+    # A record that does not exist is refused as `unknown` when it is looked up.
+    if any(key in world.records and key not in names for key in keys):
+        world.refuse("type")

@@ -60,7 +60,7 @@ class Home(Domain):
         "switch_off": Tool("switch_off", transition("device", "muted", "off")),
         "open_room": Tool("open_room", transition("room", "closed", "free")),
         "set_early": Tool("set_early", adjust("alarm", 12)),
-        "copy_room": Tool("copy_room", copy("room")),
+        "copy_room": Tool("copy_room", copy("room", ROOMS)),
         "hold_room": Tool("hold_room", book("room", "held")),
         "set_heat": Tool("set_heat", adjust("heat", 15)),
     }

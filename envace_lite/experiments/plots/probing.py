@@ -26,23 +26,26 @@ def by_title(records: Records) -> dict[str, list[Mapping[str, Any]]]:
 
 
 def gap_over_training(records: Records) -> Figure:
-    """Fidelity over the steps: successes and errors apart, by depth, and on held-out tools.
+    """What is told right over the steps: successes and errors apart, by what rests on it, and on held-out tools.
 
     Args:
         records: of one way of training, one a seed.
     """
     panels = {
         "by outcome": {
-            "fidelity_success": "real successes",
-            "fidelity_error": "real errors",
-            "optimism": "errors told as a success",
+            "contents": "real successes told right",
+            "error_recall": "real errors told as an error",
+            "pessimism": "real successes told as an error",
         },
-        "by depth": {f"fidelity_depth_{d}": f"after {d} calls" for d in range(4)},
-        "seen and held-out tools": {
-            "fidelity": "fidelity, seen",
-            "held_out_fidelity": "fidelity, held out",
-            "error_recall": "error recall, seen",
-            "held_out_error_recall": "error recall, held out",
+        "test tasks": {
+            "bearing": "parts on which decisions rest",
+            "idle": "other parts",
+            "fidelity": "whole responses",
+        },
+        "held-out tools": {
+            "held_out_bearing": "parts on which decisions rest",
+            "held_out_idle": "other parts",
+            "held_out_fidelity": "whole responses",
         },
     }
     figure, axes = plt.subplots(1, len(panels), figsize=(11, 4), layout="constrained")

@@ -10,7 +10,7 @@
 # %% given pairs
 PAIRS = [
     ("o1:paid needs:paid ok o1:packed", "o1:paid needs:paid ok o1:packed"),
-    ("o2:sent needs:sent ok o2:delivered", "o2:sent needs:sent ok o2:delivered"),
+    ("o2:pending needs:pending ok o2:paid", "o2:pending needs:pending ok o2:paid"),
     ("o3:paid ok", "o3:paid ok"),
     ("o4:sent needs:paid error status", "o4:paid needs:paid ok o4:packed"),
     ("o9:unknown error unknown", "o9:unknown error unknown"),
@@ -126,6 +126,6 @@ assert (error_recall(honest), optimism(honest)) == (1.0, 0.0), (
 # %% demo recall-demo
 from envace_lite import load_policy, paths, probe, shipped_tasks
 
-frame = probe(load_policy(paths.BASE), shipped_tasks(["retail"], "test", 60))
+frame = probe(load_policy(paths.BASE), shipped_tasks(["orders"], "test", 60))
 base = list(zip(frame.real, frame.rehearsed))
 print(f"the base: exact {exact(base):.1f}, error recall {error_recall(base):.1f}")
