@@ -58,7 +58,7 @@ def test_untrue_responses() -> None:
 
 
 def test_a_real_episode_succeeds() -> None:
-    task = find_task("retail", "turns:2", "calls:3", "error")
+    task = find_task("orders", "turns:2", "calls:3", "error")
     made = real_episode(task)
     assert task_success(made) == 1.0
     assert len(made.exchanges) == 3
@@ -66,7 +66,7 @@ def test_a_real_episode_succeeds() -> None:
 
 @pytest.mark.any_tokens
 def test_the_probability_of_a_true_response_is_that_of_all_its_words(tiny: Policy) -> None:
-    tasks = splits("retail")["test"][:6]
+    tasks = splits("orders")["test"][:6]
     told = true_response_probability(tiny, tasks)
     values: dict[bool, list[float]] = {True: [], False: []}
     for pair in probe_pairs(tasks):

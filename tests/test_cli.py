@@ -216,6 +216,7 @@ def test_one_unknown_domain_of_two(envace: Envace, folder: Path) -> None:
 
 def test_an_unknown_arm(envace: Envace, folder: Path) -> None:
     is_helpful(envace("train", "--arm", "rehearse", "--policy", folder), "--arm", *ARMS)
+    is_helpful(envace("train", "--arm", "rehearsal,execute", "--policy", folder), "--arm", "one arm")
 
 
 def test_a_study_of_an_unknown_arm(envace: Envace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,6 +227,11 @@ def test_a_study_of_an_unknown_arm(envace: Envace, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
     is_helpful(envace("study", "--arms", "rehearsal,nope", "--seeds", "1"), *ARMS)
+
+
+def test_a_study_of_two_bases_of_one_name(envace: Envace, tmp_path: Path) -> None:
+    """Their records would have one name as well."""
+    is_helpful(envace("study", "--base", tmp_path / "a" / "policy", "--base", tmp_path / "policy"), "--base")
 
 
 def test_a_study_in_which_a_run_fails(envace: Envace, monkeypatch: pytest.MonkeyPatch) -> None:

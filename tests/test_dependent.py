@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from envace_lite.experiments.anchor import SlowReference
+from envace_lite.experiments.arms import ARMS
 from envace_lite.experiments.controls import with_bias
-from envace_lite.experiments.evidence import WAYS
-from envace_lite.experiments.evidence_tables import gain, value_and_interval, worst
 from envace_lite.experiments.gradients import add_gradients
 from envace_lite.experiments.grounding import RealResponses
 from envace_lite.experiments.plots import where_decisions_rest
@@ -26,36 +19,19 @@ from envace_lite.experiments.rewards import EveryVerdict, answer_and_state, draw
 from envace_lite.experiments.rows import pack, unpack
 from envace_lite.fidelity import probe_pairs
 from envace_lite.fidelity.parts import parts, slots
-from envace_lite.model.chat import REHEARSE, build_tokenizer, vocabulary
+from envace_lite.model.chat import REHEARSE
 from envace_lite.model.policy import Family, Policy, new_policy
-from envace_lite.pretraining.traces import HABITS, RECIPES, Retelling, draw_script_for_trace, habit
 from envace_lite.reward import answer_only, task_success
 from envace_lite.rollout import Trajectory
 from envace_lite.train import EvalCallback, TrainConfig, train
-from envace_lite.world import DEPENDENT, Domain, Task, get_domain
+from envace_lite.world import DOMAINS, Task
 from envace_lite.world.bearing import bearing
 from envace_lite.world.draw import make_task
-from envace_lite.world.families import (
-    add_up,
-    convert,
-    copy,
-    count,
-    empty,
-    find,
-    least,
-    left_after,
-    look_from,
-    pay,
-    send,
-    transition_with,
-)
-from envace_lite.world.language import Instruction, Request
-from envace_lite.world.orders import GIVES_BACK, ORDERS, TAKES
+from envace_lite.world.language import Instruction
 from envace_lite.world.request import Script, ScriptStep, Turn
-from envace_lite.world.task import NEWS
-from envace_lite.world.tools import RULES, ToolCall, ToolResponse, Value, World, parse_calls
+from envace_lite.world.tools import ToolCall, ToolResponse, Value, parse_calls
 from envace_lite.world.verifier import BROKEN, DONE, OPEN, request_status
-from helpers import conversation, copied, planned_calls, splits
+from helpers import conversation, copied, splits
 
 STATE: dict[str, Value] = {"o1": "paid", "o2": "sent", "o4": "paid", "courier": "busy"}
 
@@ -198,7 +174,7 @@ def test_a_scalar_only_makes_errors_more_likely(fresh: Policy) -> None:
     assert 10 < words.sum() < 100
 
 
-# Ways of training ------------------------------------------------------------------------------------------
+# Arms of training ------------------------------------------------------------------------------------------
 
 
 def told(task: Task, *exchanges: tuple[str, str], answers: tuple[str, ...] = ()) -> Trajectory:
@@ -335,31 +311,14 @@ def test_a_run_is_continued_with_the_reference_that_it_had(fresh: Policy, tmp_pa
     assert any(not torch.equal(one, other) for one, other in changed)  # which reference it is matters here
 
 
-def test_the_anchored_way_writes_its_checkpoints_where_a_reference_is_taken() -> None:
-    anchor = WAYS["anchored"].extra_loss()
+def test_the_anchored_arm_writes_its_checkpoints_where_a_reference_is_taken() -> None:
+    anchor = ARMS["anchored"].extra_loss()
     assert isinstance(anchor, SlowReference)
-    assert dict(WAYS["anchored"].changes)["save_every"] == anchor.every
-    assert WAYS["anchored"].extra_loss() is not anchor
+    assert dict(ARMS["anchored"].changes)["save_every"] == anchor.every
+    assert ARMS["anchored"].extra_loss() is not anchor
 
 
-# Tables ----------------------------------------------------------------------------------------------------
-
-
-def cell(exact: list[int]) -> dict[str, list[int]]:
-    return {"exact": exact, "pairs": [2] * len(exact), "goal": [1, 0] * (len(exact) // 2)}
-
-
-def test_a_value_is_that_of_all_cells_and_its_interval_covers_bases_seeds_and_tasks() -> None:
-    one, other = cell([2, 0] * 50), cell([2, 2] * 50)
-    assert value_and_interval({("a", 0): one}, "fidelity")[0] == 0.5
-    value, low, high = value_and_interval({("a", 0): one, ("b", 0): other}, "fidelity")
-    assert value == 0.75
-    assert low == pytest.approx(0.5, abs=0.1)  # both bases drawn may be the first
-    assert high == pytest.approx(1.0, abs=0.01)
-    assert value_and_interval({("a", 0): one}, "fidelity", "goal") == (1.0, 1.0, 1.0)
-    assert math.isnan(value_and_interval({("a", 0): one}, "bearing")[0])
-    narrow = value_and_interval({("a", 0): one}, "fidelity")
-    assert 0.3 < narrow[1] < 0.5 < narrow[2] < 0.7  # one cell: tasks alone
+# Records ---------------------------------------------------------------------------------------------------
 
 
 def test_a_column_is_one_word_and_is_read_back() -> None:
@@ -370,35 +329,15 @@ def test_a_column_is_one_word_and_is_read_back() -> None:
         pack({"exact": [36]})
 
 
-def test_the_gain_is_paired_by_base_and_seed() -> None:
-    def record(way: str, base: str, seed: int, right: int) -> dict[str, Any]:
-        rows = {"test": pack(cell([right] * 10))}
-        return {"kind": "evidence", "way": way, "base": base, "seed": seed, "rows": rows}
-
-    records = [
-        {
-            "kind": "controls",
-            "base": "a",
-            "rows": {"test": {"base": pack(cell([0] * 10)), "scalar": pack(cell([1] * 10))}},
-        },
-        record("execute", "a", 0, 2),
-        record("rehearsal", "a", 0, 1),
-        record("rehearsal", "a", 1, 0),  # its partner is not there yet
-    ]
-    assert gain(records, "rehearsal", "fidelity") == pytest.approx(0.5)
-    assert gain(records, "scalar", "fidelity") == pytest.approx(0.5)
-    assert worst(records, "rehearsal")["fidelity"] == 0.0
-
-
 def test_the_two_curves_are_those_of_the_records() -> None:
     observed = [{"step": step, "bearing": 0.5 + step / 100, "idle": 0.8} for step in (0, 10, 20)]
     later = [{**row, "bearing": row["bearing"] + 0.1} for row in observed]
     figure = where_decisions_rest(
         [
-            {"way": "rehearsal", "observed": observed},
-            {"way": "rehearsal", "observed": later},
-            {"way": "execute", "observed": observed},
-            {"way": "imitation", "observed": observed},
+            {"arm": "rehearsal", "observed": observed},
+            {"arm": "rehearsal", "observed": later},
+            {"arm": "execute", "observed": observed},
+            {"arm": "imitation", "observed": observed},
         ]
     )
     assert [axes.get_title() for axes in figure.axes] == [

@@ -96,9 +96,7 @@ def test_a_refused_call_is_no_wrong_write() -> None:
 
 
 def test_any_acceptable_outcome_is_no_wrong_write() -> None:
-    task = next(
-        t for t in splits("bank")["train"] if len(t.outcomes) > 1 and len(t.outcomes[-1].writes) == 1
-    )
+    task = next(t for t in splits("bank")["train"] if len(t.outcomes) > 1 and len(t.outcomes[-1].writes) == 1)
     other = task.outcomes[-1]
     row = acted(task, list(other.writes), other.answers[0])
     assert (row.real_success, row.wrong_writes) == (True, 0)

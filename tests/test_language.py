@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envace_lite.world import Domain
-from envace_lite.world.language import DEPENDING, FOUND, WORDS, Instruction, Request, forbidden_tool, situation
+from envace_lite.world.language import (
+    DEPENDING,
+    FOUND,
+    WORDS,
+    Instruction,
+    Request,
+    forbidden_tool,
+    situation,
+)
 from envace_lite.world.tools import RULES, Value
 from helpers import EVERY_DOMAIN, splits
 
@@ -66,7 +74,10 @@ def test_what_is_written_is_read_back(request: Request) -> None:
             "find_order paid then pack_order found else status recall_order o2 report found",
             Request(
                 "found",
-                (Instruction("find_order paid"), Instruction("pack_order found", "recall_order o2", rule="status")),
+                (
+                    Instruction("find_order paid"),
+                    Instruction("pack_order found", "recall_order o2", rule="status"),
+                ),
             ),
         ),
         (
@@ -81,7 +92,9 @@ def test_what_is_written_is_read_back(request: Request) -> None:
         ),
         (
             "get_weather then if weather:rain turn_off fan report fan",
-            Request("fan", (Instruction("get_weather"), Instruction("turn_off fan", condition="weather:rain"))),
+            Request(
+                "fan", (Instruction("get_weather"), Instruction("turn_off fan", condition="weather:rain"))
+            ),
         ),
     ],
 )

@@ -444,7 +444,8 @@ def test_an_interval_covers_tasks_seeds_and_bases() -> None:
     ones, zeros = [1] * 10, [0] * 10
     seeds = value_and_interval(resampled(some_cells(seed0=ones, seed1=zeros), "fidelity"))
     assert seeds == (0.5, 0.0, 1.0)
-    two = {("a", 0): unpack(rows_of(*ones)), ("b", 0): unpack(rows_of(*zeros))}
+    (one,), (other,) = some_cells(seed0=ones).values(), some_cells(seed0=zeros).values()
+    two = {("a", 0): one, ("b", 0): other}
     assert value_and_interval(resampled(two, "fidelity")) == (0.5, 0.0, 1.0)
     assert value_and_interval(resampled(some_cells(seed0=ones, seed1=ones), "fidelity")) == (1.0, 1.0, 1.0)
 

@@ -13,12 +13,28 @@ from hypothesis import strategies as st
 
 from envace_lite.pretraining.traces import READS
 from envace_lite.world import DOMAINS
+from envace_lite.world.families import (
+    add_up,
+    convert,
+    copy,
+    count,
+    empty,
+    find,
+    least,
+    left_after,
+    look_from,
+    pay,
+    send,
+    transition_with,
+)
+from envace_lite.world.orders import GIVES_BACK, ORDERS, TAKES
 from envace_lite.world.tools import (
     MAX_VALUE,
     Tool,
     ToolCall,
     ToolError,
     ToolResponse,
+    Value,
     World,
     documented,
     parse_calls,
@@ -312,6 +328,8 @@ def test_documentation_says_whether_a_tool_writes(domain: Any) -> None:
     for tool in domain.tools.values():
         assert tool.write == READS.isdisjoint(tool.documentation.split()), tool
 
+
+# Families --------------------------------------------------------------------------------------------------
 
 STATE: dict[str, Value] = {"o1": "paid", "o2": "sent", "o4": "paid", "courier": "busy"}
 

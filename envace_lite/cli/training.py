@@ -12,7 +12,7 @@ from envace_lite.experiments.shell import (
     Domains,
     PolicyFolder,
     Seed,
-    arm_names,
+    arm_name,
     command_line,
     domain_names,
     print_measures,
@@ -91,7 +91,7 @@ def train(
     arm: Annotated[
         str,
         typer.Option(
-            callback=arm_names,
+            callback=arm_name,
             help="How: rehearsal, anchored, execute, grounded, imitation, drawn, answer, state, verdicts, "
             "end_at_error, act_only, full or scratch.",
         ),

@@ -38,6 +38,8 @@ def study(
     from envace_lite.train import TrainConfig
 
     folders = base or [paths.BASE]
+    if len({folder.name for folder in folders}) < len(folders):
+        raise typer.BadParameter("two bases are called alike; rename a folder", param_hint="--base")
     commands = {
         f"controls-{folder.name}": [__package__, "controls", "--base", str(folder)] for folder in folders
     }

@@ -81,6 +81,13 @@ def arm_names(names: str) -> str:
     return names
 
 
+def arm_name(name: str) -> str:
+    """An option that names one arm."""
+    if "," in name:
+        raise typer.BadParameter(f"{name!r}; one arm at a time")
+    return arm_names(name)
+
+
 def cell_names(names: str) -> str:
     """An option that names cells of the trap."""
     from envace_lite.experiments.trap import CELLS

@@ -83,10 +83,12 @@ def resampled(some: Cells, measure: str, group: str = "", resamples: int = 1000)
         group: a column of `cells` that says which tasks count, or "" for all.
     """
     over, under = MEASURES[measure]
-    if not all(over in rows and (not under or under in rows) for rows in some.values()):
-        return np.full(1 + resamples, np.nan)
     first = next(iter(some.values()))
-    where = np.array(first[group], dtype=bool) if group else np.ones(len(first[over]), dtype=bool)
+    everyone = [1] * len(next(iter(first.values())))
+    where = np.array(first[group] if group else everyone, dtype=bool)
+    measured = all(over in rows and (not under or under in rows) for rows in some.values())
+    if not measured or not where.any():
+        return np.full(1 + resamples, np.nan)
     numbers = np.array([np.array(rows[over])[where] for rows in some.values()], dtype=float)
     sizes = np.ones_like(numbers)
     if under:

@@ -2,6 +2,7 @@
 # # Assignment: a metric that catches an optimist
 #
 # A rehearsed world may be right nine times of ten and still never say no. About 40 minutes.
+# (The base of the course tells each tool wrongly in another way; the last cell looks at two.)
 #
 # A response is a sentence: the records that were looked at, then the verdict (`ok` or `error
 # RULE`), then what changed. Each record is one word with a colon in it. Below, a *pair* is
@@ -127,5 +128,7 @@ assert (error_recall(honest), optimism(honest)) == (1.0, 0.0), (
 from envace_lite import load_policy, paths, probe, shipped_tasks
 
 frame = probe(load_policy(paths.BASE), shipped_tasks(["orders"], "test", 60))
-base = list(zip(frame.real, frame.rehearsed))
-print(f"the base: exact {exact(base):.1f}, error recall {error_recall(base):.1f}")
+for tool in ("refund_order", "return_order"):
+    mine = frame[frame.call.str.startswith(tool)]
+    base = list(zip(mine.real, mine.rehearsed))
+    print(f"{tool}: exact {exact(base):.1f}, error recall {error_recall(base):.1f}")
