@@ -74,8 +74,8 @@ def make_small() -> None:
     original = arms.run_arm
     arms.run_arm = run_arm  # type: ignore[assignment]
     for module in (arms, controls, deliberate):
-        module.shipped_tasks = few  # type: ignore[attr-defined]
-    controls.GRID, controls.SAMPLES = (-4.0, 0.0), 2
+        module.shipped_tasks = few
+    controls.GRID, controls.SAMPLES = (-4.0, 0.0), 2  # type: ignore[assignment]
     imitate.BASES = {name: pretraining(base) for name, base in imitate.BASES.items()}
     trap.TRAP_CONFIG, trap.TRAINING_TASKS = replace(TINY, lora_rank=0, lr=1e-3, steps=3), 8
     trap.assess.__defaults__ = (4,)

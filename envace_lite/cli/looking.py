@@ -30,7 +30,7 @@ def demo(
 ) -> None:
     """Train live for a few minutes and show rehearsed responses next to real ones.
 
-    Prints real success, fidelity, error recall and optimism before and after, and writes figures/gap.png and
+    Prints every measure before, with one scalar, and after training, and writes figures/gap.png and
     figures/rehearsed_next_to_real.html.
     """
     from envace_lite.experiments.demo import run_demo

@@ -183,7 +183,7 @@ def _thin(log: TrainLog, every: int = 5) -> list[dict[str, float]]:
     return [{key: round(value, 5) for key, value in row.items()} for row in rows]
 
 
-def probe_splits(policy: Policy, domains: Sequence[str], limit: int = 100) -> dict[str, Any]:
+def probe_splits(policy: Policy, domains: Sequence[str], limit: int = 50) -> dict[str, Any]:
     """The full probe on `limit` test tasks and as many with held-out tools of each domain."""
     known = probe_pairs(shipped_tasks(domains, "train", limit))
     return {

@@ -53,7 +53,8 @@ def measure(
     frame = deploy(policy, tasks, real)[1].set_index("task")
     alone = rehearsed_alone(policy, tasks, rehearsed).set_index(frame.index)
     pairs = probe_pairs(tasks)
-    told = compare(pairs, [answer.response for answer in ask(policy, pairs)])
+    responses = [answer.response for answer in ask(policy, pairs)]
+    told = compare(pairs, responses)
     flags = pd.DataFrame(
         {
             "task": told.task,
@@ -66,7 +67,7 @@ def measure(
             "contents": ~told.real_error & told.exact,
         }
     )
-    each = parts(policy, pairs)
+    each = parts(policy, pairs, responses)
     halves = pd.DataFrame(
         {
             "task": each.task,

@@ -41,15 +41,21 @@ def right_slots(real: ToolResponse, told: ToolResponse) -> set[str]:
     return {slot for slot, content in slots(real).items() if written.get(slot) == content}
 
 
-def parts(policy: Policy, pairs: Sequence[ProbePair]) -> pd.DataFrame:
+def parts(
+    policy: Policy, pairs: Sequence[ProbePair], told: Sequence[ToolResponse] | None = None
+) -> pd.DataFrame:
     """One row for each part of the real response of each planned pair.
 
     Columns: `bearing` (whether a decision rests on it), `grounding`, `error` (whether the real response is one),
     `right` (whether the rehearsed response holds the same there), `log_prob` (of the part, after the true parts before
     it); `new` says what is new about the tool, or is empty.
+
+    Args:
+        told: what the policy rehearses to each of the pairs, if it has been asked already.
     """
+    told = told or [answer.response for answer in ask(policy, pairs)]
     planned = [pair for pair in pairs if pair.planned]
-    rehearsed = [answer.response for answer in ask(policy, planned)]
+    rehearsed = [response for pair, response in zip(pairs, told, strict=True) if pair.planned]
     rows = []
     for pair, mine, log_probs in zip(planned, rehearsed, _log_probs(policy, planned), strict=True):
         right = right_slots(pair.real, mine)

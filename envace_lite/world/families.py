@@ -111,7 +111,8 @@ def least(kind: str, names: tuple[str, ...]) -> Function:
 
     @documented(f"least {kind} {kind} found", one=kind, other=kind)
     def function(world: World, one: str, other: str) -> None:
-        _check_kind(world, names, one, other)
+        if not {one, other} & world.records.keys() <= {*names}:
+            world.refuse("type")
         world.show("found", one if world.amount(one) <= world.amount(other) else other)
 
     return function
@@ -267,7 +268,8 @@ def copy(kind: str, names: tuple[str, ...]) -> Function:
 
     @documented(f"{kind} gives {kind}", source=kind, target=kind)
     def function(world: World, source: str, target: str) -> None:
-        _check_kind(world, names, source, target)
+        if not {source, target} & world.records.keys() <= {*names}:
+            world.refuse("type")
         value = world.see(source)
         world.see(target)
         world.set(target, value)
@@ -375,9 +377,3 @@ def _check_date(world: World, month: str, day: int) -> None:
     world.show(month, length)
     if not 1 <= day <= length:
         world.refuse("date")
-
-
-def _check_kind(world: World, names: tuple[str, ...], *keys: str) -> None:
-    # A record that does not exist is refused as `unknown` when it is looked up.
-    if any(key in world.records and key not in names for key in keys):
-        world.refuse("type")
