@@ -179,7 +179,8 @@ def print_measures(rows: Mapping[str, Mapping[str, str]]) -> None:
 
     print(f"\n{'':18}" + "".join(f"{split:>10}" for split in rows))
     for measure in MEASURES:
-        print(f"{measure:18}" + "".join(f"{value(unpack(some), measure):10.3f}" for some in rows.values()))
+        numbers = [value(unpack(some), measure) for some in rows.values()]
+        print(f"{measure:18}" + "".join(f"{'-':>10}" if math.isnan(n) else f"{n:10.3f}" for n in numbers))
 
 
 def main(app: typer.Typer, *expected: type[Exception]) -> None:
