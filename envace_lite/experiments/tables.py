@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-from envace_lite.experiments.arms import load_records
+from envace_lite.experiments.arms import ARMS, load_records
 from envace_lite.experiments.records import of_kind
 from envace_lite.experiments.rows import MEASURES, Rows, unpack
 from envace_lite.train import TrainConfig
@@ -258,12 +258,15 @@ def gain_tables(folder: Path | None = None) -> str:
     return markdown(pd.DataFrame(lines).T.rename_axis("arm"))
 
 
+FRONT = ("rehearsal", "execute", "grounded")
+"""The arms that the front page shows."""
+
+
 def front_table(folder: Path | None = None) -> str:
-    """The ways of training on test tasks, in short, as markdown."""
+    """The base, one scalar, and the arms of `FRONT` on test tasks, in short, as markdown."""
     frame = table(load_records(folder), measures=("real_success", "fidelity", "bearing", "error_recall"))
-    shown = [CONTROLS["base"], CONTROLS["scalar"]]
-    shown += [a for a in frame.index if a not in CONTROLS.values() and "slow reference" not in a]
-    return markdown(frame.loc[[a for a in shown if a in frame.index]]) if len(frame) else ""
+    shown = [CONTROLS["base"], CONTROLS["scalar"], *(ARMS[name].title for name in FRONT)]
+    return markdown(frame.loc[[title for title in shown if title in frame.index]]) if len(frame) else ""
 
 
 def world_tables(folder: Path | None = None) -> str:
