@@ -30,7 +30,7 @@ from envace_lite.fidelity.parts import parts, slots
 from envace_lite.model.chat import REHEARSE, build_tokenizer, vocabulary
 from envace_lite.model.policy import Family, Policy, new_policy
 from envace_lite.pretraining.traces import HABITS, RECIPES, Retelling, draw_script_for_trace, habit
-from envace_lite.reward import answer_only, task_success
+from envace_lite.reward import answer_only, end_at_error, task_success
 from envace_lite.rollout import Trajectory
 from envace_lite.train import EvalCallback, TrainConfig, train
 from envace_lite.world import DEPENDENT, Domain, Task, get_domain
@@ -578,6 +578,20 @@ def test_the_anchored_way_writes_its_checkpoints_where_a_reference_is_taken() ->
     assert isinstance(anchor, SlowReference)
     assert dict(WAYS["anchored"].changes)["save_every"] == anchor.every
     assert WAYS["anchored"].extra_loss() is not anchor
+
+
+@pytest.mark.parametrize("name", ["execute", "grounded"])
+def test_a_way_with_the_other_schedule_is_the_same_way(name: str) -> None:
+    one, other = WAYS[name], WAYS[f"{name}_twice"]
+    assert other.responder is one.responder
+    assert other.reward([], 0) is one.reward([], 0) is task_success
+    assert other.extra_loss() == one.extra_loss()
+    assert (one.changes, dict(other.changes)["steps"]) == ((), 2 * TrainConfig().steps)
+
+
+def test_the_negative_control_ends_the_episode_at_an_error() -> None:
+    assert WAYS["end_at_error_twice"].reward([], 0) is end_at_error
+    assert WAYS["end_at_error_twice"].changes == WAYS["twice"].changes
 
 
 # Tables ----------------------------------------------------------------------------------------------------

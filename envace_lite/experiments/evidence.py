@@ -17,7 +17,7 @@ from envace_lite.experiments.records import write_record
 from envace_lite.experiments.rows import MEASURES, measure, pack, value
 from envace_lite.model.checkpoint import claimed
 from envace_lite.model.policy import Policy
-from envace_lite.reward import Reward, answer_only, task_success
+from envace_lite.reward import Reward, answer_only, end_at_error, task_success
 from envace_lite.rollout import Execute, Rehearse, Responder
 from envace_lite.train import EvalCallback, ExtraLoss, TrainConfig, train
 from envace_lite.world import DEPENDENT, Task, paths
@@ -73,7 +73,7 @@ WAYS = {
     ),
     "end_at_error_twice": Way(
         "world rehearsal, episode ends at a rehearsed error, half the tasks in twice the steps",
-        reward=lambda tasks, seed: rewards.REWARDS["end_at_error"],
+        reward=lambda tasks, seed: end_at_error,
         changes=TWICE,
     ),
     "imitation": Way(

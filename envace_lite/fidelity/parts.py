@@ -45,8 +45,8 @@ def parts(policy: Policy, pairs: Sequence[ProbePair]) -> pd.DataFrame:
     planned = [pair for pair in pairs if pair.planned]
     rehearsed = [answer.response for answer in ask(policy, planned)]
     rows = []
-    told = _log_probs(policy, planned) if planned else []  # no forward pass over nothing
-    for pair, mine, log_probs in zip(planned, rehearsed, told, strict=True):
+    scored = _log_probs(policy, planned) if planned else []  # there is no forward pass over nothing
+    for pair, mine, log_probs in zip(planned, rehearsed, scored, strict=True):
         written = {} if mine.error in (MALFORMED, ABSTAIN) else slots(mine)
         grounded = groundings(pair)
         for (slot, content), log_prob in zip(slots(pair.real).items(), log_probs[:-1], strict=True):
