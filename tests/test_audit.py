@@ -93,7 +93,9 @@ def test_the_record_and_its_table(tiny: Policy, monkeypatch: pytest.MonkeyPatch,
 def test_the_texts_say_what_the_record_says() -> None:
     record = json.loads((paths.SHIPPED_RUNS / "audit.json").read_text(encoding="utf-8"))
     calls = f"{record['label_calls']['calls']:,}"
-    errors, successes = (f"{record['true_response']['test'][name]['value']:.3f}" for name in ("error", "success"))
+    errors, successes = (
+        f"{record['true_response']['test'][name]['value']:.3f}" for name in ("error", "success")
+    )
     for name, words in (
         ("README.md", calls),
         ("notebooks/00_start_here.ipynb", calls),

@@ -135,7 +135,7 @@ def rehearse(
     private = PrivateRehearsal(loaded, budget, mode, chosen, **options)
     episodes = private.run(tasks)
     rehearsed = study.as_frame(episodes)
-    tokens = study.token_budget_of(rehearsed)
+    tokens = study.token_budget_of(rehearsed)  # what it cost is what the others may spend
     frames = {
         "plain execution": study.as_frame(Plain(loaded, **options).run(tasks)),
         f"private rehearsal, N = {budget}": rehearsed,
@@ -157,6 +157,7 @@ def rehearse(
         digits = 0 if metric == "tokens" else 3
         shown = [f"{v:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})" for v, low, high in cells]
         print(f"{metric:20}" + "".join(f"{cell:>30}" for cell in shown))
+    # Show a decision in which something was revised, if there is one.
     episode = next((e for e in episodes if len(e.ledger.decisions) > e.number), episodes[0])
     print(f"\n{episode.task.messages[0]['content']}\n{episode.task.messages[1]['content']}")
     for decision in episode.ledger.decisions:

@@ -109,12 +109,12 @@ def train(
 
     An interrupted run is continued by the same command.
     """
-    from envace_lite.experiments.arms import run_arm, run_name
+    from envace_lite.experiments.arms import base_name, run_arm, run_name
     from envace_lite.model.policy import load_policy
     from envace_lite.train import TrainConfig
 
     names = domain_names(domain)
-    name = run_name(arm, policy.name, seed, names if domain != "all" else [], steps)
+    name = run_name(arm, base_name(policy), seed, names if domain != "all" else [], steps)
     folder = None if record else paths.WORK / "unrecorded"
     loaded = load_policy(policy)
     if out:
@@ -124,7 +124,7 @@ def train(
         arm,
         seed,
         TrainConfig(steps=steps),
-        base=policy.name,
+        base=base_name(policy),
         domains=names,
         command=command_line(),
         name=name,

@@ -20,9 +20,7 @@ command_line = partial(shell.command_line, PROGRAM)
 
 @app.command()
 def study(
-    base: Annotated[
-        list[Path] | None, typer.Option(help="Folder of a base, called by its name; give several.")
-    ] = None,
+    base: Annotated[list[Path] | None, typer.Option(help="Folder of a base; may be given again.")] = None,
     arms: Annotated[
         str, typer.Option(callback=arm_names, help="Arms, separated by commas.")
     ] = "rehearsal,execute,grounded",
@@ -33,20 +31,22 @@ def study(
 
     Recorded runs are skipped, interrupted ones continued. Two runs at a time, with one thread each.
     """
-    from envace_lite.experiments.arms import load_records, run_name
+    from envace_lite.experiments.arms import base_name, load_records, run_name
     from envace_lite.experiments.tables import table
     from envace_lite.train import TrainConfig
 
     folders = base or [paths.BASE]
-    if len({folder.name for folder in folders}) < len(folders):
+    bases = {base_name(folder): folder for folder in folders}
+    if len(bases) < len(folders):
         raise typer.BadParameter("two bases are called alike; rename a folder", param_hint="--base")
     commands = {
-        f"controls-{folder.name}": [__package__, "controls", "--base", str(folder)] for folder in folders
+        f"controls-{name}": [__package__, "controls", "--base", str(folder)] for name, folder in bases.items()
     }
+    # Seed by seed: whoever stops halfway has all arms of the first seeds, and not all seeds of one arm.
     for seed in range(seeds):
-        for folder in folders:
+        for name, folder in bases.items():
             for arm in arms.split(","):
-                commands[run_name(arm, folder.name, seed, steps=steps)] = [
+                commands[run_name(arm, name, seed, steps=steps)] = [
                     "envace_lite.cli",
                     "train",
                     "--arm",
@@ -66,15 +66,15 @@ def study(
 
 @app.command()
 def controls(
-    base: Annotated[Path, typer.Option(help="Folder of a base, called by its name.")] = paths.BASE,
+    base: Annotated[Path, typer.Option(help="Folder of a base.")] = paths.BASE,
 ) -> None:
     """What a scalar, or an oracle among samples, makes of a base that learns nothing. Written to data/runs."""
-    from envace_lite.experiments.arms import load_records
+    from envace_lite.experiments.arms import base_name, load_records
     from envace_lite.experiments.controls import record_controls
     from envace_lite.experiments.tables import table
     from envace_lite.model.policy import load_policy
 
-    record_controls(load_policy(base), base.name, command=command_line())
+    record_controls(load_policy(base), base_name(base), command=command_line())
     print(table(load_records()).to_string())
 
 

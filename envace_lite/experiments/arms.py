@@ -138,6 +138,7 @@ def run_arm(
     few, unfamiliar = (shipped_tasks(domains, split, 100 // len(domains)) for split in SPLITS)
     tasks = shipped_tasks(domains, "train")
     with claimed(paths.WORK / name):  # also while it is measured, when its policy and its record are written
+        # 1. Train, or go on; every few steps the measures on a few tasks are written into the log.
         trained, log = train(
             policy,
             tasks,
@@ -150,6 +151,7 @@ def run_arm(
             workers=workers,
         )
         trained.save(paths.WORK / name / "policy")
+        # 2. Measure on all tasks of both splits, with the responders that fit how it was trained.
         about = {
             "kind": "train",
             "command": command,
@@ -164,6 +166,7 @@ def run_arm(
             "observed": log.observed,
             **measured(trained, domains, way),
         }
+        # 3. One small file, from which every table and figure is made.
         record = without_nan(about)
         write_record(name, record, folder)
     return trained, record
@@ -208,3 +211,9 @@ def run_name(
     """How a run is recorded: ARM-BASE-SEED, with the `domains` if they are not all, and the steps if unusual."""
     unusual = [f"{steps}steps"] if steps != TrainConfig().steps else []
     return "-".join([arm, base, *domains, *unusual, str(seed)])
+
+
+def base_name(folder: Path) -> str:
+    """How a base is called in names of records: as its folder, or as the run of which the folder is the `policy`."""
+    folder = folder.resolve()
+    return folder.parent.name if folder.name == "policy" else folder.name

@@ -82,6 +82,8 @@ def resampled(some: Cells, measure: str, group: str = "", resamples: int = 1000)
     Args:
         group: a column of `cells` that says which tasks count, or "" for all.
     """
+    # A measure is a sum of one column over the sum of another one (or over the number of tasks), so a resample is a
+    # weighted sum of both: rows (cells, tasks) times weights (tasks, resamples), then a weighted sum over the cells.
     over, under = MEASURES[measure]
     first = next(iter(some.values()))
     everyone = [1] * len(next(iter(first.values())))
@@ -171,6 +173,7 @@ def gain(
         against: the title of what stands for the whole gain.
     """
     one, other, base = found[title], found[against], found[CONTROLS["base"]]
+    # A control has no seeds: it is compared with all runs of its base. Two ways are compared where both were run.
     shared = [key for key in one if key in other]
     bases = {key[0] for key in (shared or one)}
     if shared:

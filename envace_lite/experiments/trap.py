@@ -133,9 +133,11 @@ def assess(policy: Policy, cell: Cell, tasks_each: int = TEST_TASKS) -> dict[str
         `promised`: mean reward, by the cell's own reward, of greedy rehearsal on tasks like those of training.
         `needs` and `others`: metrics on the two kinds of test tasks. `rules`, `missing_rules`: the diagnosis.
     """
+    # Two kinds of test tasks, apart: the rule matters in all of the first and in none of the second.
     groups = {"needs": TRAP.tasks("test", 1.0, tasks_each), "others": TRAP.tasks("test", 0.0, tasks_each)}
     reports = {name: evaluate(policy, tasks) for name, tasks in groups.items()}
     rewards = {name: _rehearsed_rewards(policy, tasks, cell) for name, tasks in groups.items()}
+    # The promise is what a log of training would show: both kinds, mixed as they were in training.
     promised = cell.dial * rewards["needs"].mean() + (1 - cell.dial) * rewards["others"].mean()
     pairs = pd.concat([report.pairs for report in reports.values()])
     return {

@@ -164,6 +164,7 @@ def imitate(
 ) -> None:
     """One phase; `state` is the checkpoint in it to continue from, or empty. Fills `record`."""
     optimizers = make_optimizers(policy, phase)
+    # The order is drawn from a generator of its own, so that it can be kept in a checkpoint and taken up again.
     generator = torch.Generator().manual_seed(config.seed + number)
     if state:
         for optimizer, kept in zip(optimizers, state["optimizers"], strict=True):
@@ -175,6 +176,8 @@ def imitate(
     bar = tqdm(range(state.get("step", 0), phase.steps), desc=f"imitate {phase.recipe}", unit="step")
     for step in bar:
         if step % BATCHES_AT_ONCE == 0:
+            # Draw several batches, sort the requests by length, cut, and shuffle: a batch holds what is about equally
+            # long, so little is padded, and short batches do not always come first.
             rows = torch.randint(len(corpus), (BATCHES_AT_ONCE, phase.batch), generator=generator).flatten()
             order = torch.randperm(BATCHES_AT_ONCE, generator=generator)
             batches = rows[lengths[rows].argsort()].view(BATCHES_AT_ONCE, -1)[order]
@@ -187,6 +190,7 @@ def imitate(
             return -log_p[imitated[where]].sum() / count  # noqa: B023 (called within this step)
 
         log_p, _ = policy.backward(families, loss, workers=workers)
+        # One update by both optimisers, at the rate of this step.
         torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
         for optimizer in optimizers:
             for group in optimizer.param_groups:
