@@ -41,12 +41,14 @@ class Cell:
     Args:
         title: how it is called in tables and figures.
         dial: share of the training tasks that need the rule.
+        goals: whether a third of the tasks are goals, in which success may rest on a rule that no plan meets.
         reward: a name in `experiments.rewards.REWARDS`.
         grounding: draws real responses to imitate from the training tasks; None in world rehearsal.
     """
 
     title: str
     dial: float = 0.0
+    goals: bool = False
     reward: str = "task_success"
     grounding: Callable[[Policy, int], Grounding] | None = None
 
@@ -72,6 +74,7 @@ def _examples(policy: Policy, pairs: Sequence[Any]) -> list[tuple[list[int], lis
 DIALS = (0.0, 0.1, 0.4)
 CELLS = {
     **{f"dial-{100 * dial:.0f}": Cell(f"{dial:.0%} of the tasks need the rule", dial) for dial in DIALS},
+    "goals": Cell("0% by their plans, and a third are goals", goals=True),
     "self_judged": Cell("10%, judged by the rehearsed state itself", 0.1, reward="self_judged"),
     "few_examples": Cell("0%, and 16 real errors of the rule", grounding=few_examples),
 }
@@ -104,7 +107,7 @@ def run_cell(base: Policy, name: str, seed: int, *, command: str, steps: int | N
     with claimed(paths.WORK / f"trap-{name}-{seed}"):
         trained, log = train(
             base,
-            TRAP.tasks("train", cell.dial, TRAINING_TASKS, seed),
+            TRAP.tasks("train", cell.dial, TRAINING_TASKS, seed, goals=cell.goals),
             config,
             reward=REWARDS[cell.reward],
             folder=paths.WORK / f"trap-{name}-{seed}",
@@ -134,7 +137,10 @@ def assess(policy: Policy, cell: Cell, tasks_each: int = TEST_TASKS) -> dict[str
         `needs` and `others`: metrics on the two kinds of test tasks. `rules`, `missing_rules`: the diagnosis.
     """
     # Two kinds of test tasks, apart: the rule matters in all of the first and in none of the second.
-    groups = {"needs": TRAP.tasks("test", 1.0, tasks_each), "others": TRAP.tasks("test", 0.0, tasks_each)}
+    groups = {
+        "needs": TRAP.tasks("test", 1.0, tasks_each),
+        "others": TRAP.tasks("test", 0.0, tasks_each, goals=cell.goals),
+    }
     reports = {name: evaluate(policy, tasks) for name, tasks in groups.items()}
     rewards = {name: _rehearsed_rewards(policy, tasks, cell) for name, tasks in groups.items()}
     # The promise is what a log of training would show: both kinds, mixed as they were in training.

@@ -34,12 +34,16 @@ class Trap(Bank):
         """Whether a task can hardly be done well by someone who does not know the rule."""
         return f"rule:{self.rule}" in task.tags
 
-    def tasks(self, split: str, dial: float, count: int, seed: int = 0) -> list[Task]:
+    def tasks(
+        self, split: str, dial: float, count: int, seed: int = 0, *, goals: bool = False
+    ) -> list[Task]:
         """Draw tasks of which the share `dial` needs the rule. Deterministic from the seed.
 
         Args:
             split: `train`, `test` or `held_out`.
             dial: from 0 (never) to 1.
+            goals: whether a third of the tasks are goals. Their plans may do without the rule and success rests on it
+                all the same: who believes that a share can be sold that is not owned, sells it for the cash.
         """
         left = {True: round(dial * count)}
         left[False] = count - left[True]
@@ -48,4 +52,4 @@ class Trap(Bank):
             left[self.needs(task)] -= 1
             return left[self.needs(task)] >= 0
 
-        return draw_tasks(self, split, count, seed, wanted=wanted)
+        return draw_tasks(self, split, count, seed, wanted=wanted, goal_every=3 if goals else 0)
