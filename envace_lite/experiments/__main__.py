@@ -85,7 +85,7 @@ def trap(
     ] = "all",
     seeds: Annotated[int, typer.Option(help="Seeds 0 to N-1.")] = 3,
     seed: Annotated[int | None, typer.Option(help="Only this seed, in this process.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates in each run; 75 by default.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates in each run; 60 by default.")] = None,
 ) -> None:
     """Provoke a simpler world: train on tasks that need one rule seldom or never, and see what is delivered.
 
@@ -204,7 +204,7 @@ def deliberate(
         plots.save(
             plots.deliberation(records),
             figure,
-            "Real success and wrong writes over the tokens of each way of deciding, on instructions and goals",
+            plots.DECIDED,
         )
 
 

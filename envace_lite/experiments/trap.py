@@ -29,8 +29,8 @@ from envace_lite.rollout import rollout
 from envace_lite.train import TrainConfig, train
 from envace_lite.world import TRAP, Task, paths
 
-TRAP_CONFIG = TrainConfig(steps=75, prompts=16, group_size=8, lr=1e-3, warmup=10)
-TRAINING_TASKS, TEST_TASKS = 800, 200
+TRAP_CONFIG = TrainConfig(steps=60, prompts=16, group_size=8, lr=1e-3, warmup=10)
+TRAINING_TASKS, TEST_TASKS = 800, 100
 """How many are drawn; test tasks for each of the two kinds, those that need the rule and those that do not."""
 
 
@@ -41,14 +41,14 @@ class Cell:
     Args:
         title: how it is called in tables and figures.
         dial: share of the training tasks that need the rule.
-        goals: whether a third of the tasks are goals, in which success may rest on a rule that no plan meets.
+        without: what the tasks that do not need the rule do without, a name in `world.trap.WITHOUT`.
         reward: a name in `experiments.rewards.REWARDS`.
         grounding: draws real responses to imitate from the training tasks; None in world rehearsal.
     """
 
     title: str
     dial: float = 0.0
-    goals: bool = False
+    without: str = "refusals"
     reward: str = "task_success"
     grounding: Callable[[Policy, int], Grounding] | None = None
 
@@ -71,18 +71,19 @@ def _examples(policy: Policy, pairs: Sequence[Any]) -> list[tuple[list[int], lis
     ]
 
 
-DIALS = (0.0, 0.1, 0.4)
+DIALS = (0.0, 0.05, 0.2)
 CELLS = {
     **{f"dial-{100 * dial:.0f}": Cell(f"{dial:.0%} of the tasks need the rule", dial) for dial in DIALS},
-    "goals": Cell("0% by their plans, and a third are goals", goals=True),
-    "self_judged": Cell("10%, judged by the rehearsed state itself", 0.1, reward="self_judged"),
+    "other_tools": Cell("0%, other tools are refused", without="tool"),
+    "other_rules": Cell("0%, the rule alone is left out", without="rule"),
+    "self_judged": Cell("20%, judged by the rehearsed state itself", 0.2, reward="self_judged"),
     "few_examples": Cell("0%, and 16 real errors of the rule", grounding=few_examples),
 }
 """`few_examples` uses real responses: a departure from the paper, here to be compared with."""
-REWARD_CELLS = ("dial-10", "self_judged")
+REWARD_CELLS = ("dial-20", "self_judged")
 """The rewards, task success first, at the same dial."""
-REMEDY_CELLS = ("dial-0", "few_examples")
-"""The remedies where no task needs the rule, none first. Another is to turn the dial."""
+REMEDY_CELLS = ("dial-0", "other_tools", "other_rules", "few_examples")
+"""What stands beside the rule where no task needs it, nothing first. Another remedy is to turn the dial."""
 
 
 COLUMNS = {
@@ -107,7 +108,7 @@ def run_cell(base: Policy, name: str, seed: int, *, command: str, steps: int | N
     with claimed(paths.WORK / f"trap-{name}-{seed}"):
         trained, log = train(
             base,
-            TRAP.tasks("train", cell.dial, TRAINING_TASKS, seed, goals=cell.goals),
+            TRAP.tasks("train", cell.dial, TRAINING_TASKS, seed, without=cell.without),
             config,
             reward=REWARDS[cell.reward],
             folder=paths.WORK / f"trap-{name}-{seed}",
@@ -139,7 +140,7 @@ def assess(policy: Policy, cell: Cell, tasks_each: int = TEST_TASKS) -> dict[str
     # Two kinds of test tasks, apart: the rule matters in all of the first and in none of the second.
     groups = {
         "needs": TRAP.tasks("test", 1.0, tasks_each),
-        "others": TRAP.tasks("test", 0.0, tasks_each, goals=cell.goals),
+        "others": TRAP.tasks("test", 0.0, tasks_each, without=cell.without),
     }
     reports = {name: evaluate(policy, tasks) for name, tasks in groups.items()}
     rewards = {name: _rehearsed_rewards(policy, tasks, cell) for name, tasks in groups.items()}

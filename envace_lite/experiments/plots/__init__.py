@@ -21,7 +21,7 @@ from envace_lite.experiments.records import of_kind
 from envace_lite.train import TrainConfig
 from envace_lite.world import DOMAINS
 
-DECIDED = "Real success and wrong writes over the tokens of each way of deciding, on instructions and goals"
+DECIDED = "Real success and wrong writes over the tokens of each way of deciding, on three kinds of tasks"
 
 
 def draw_all(records: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
