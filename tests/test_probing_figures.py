@@ -13,7 +13,7 @@ from PIL import Image
 from envace_lite.experiments import plots
 from envace_lite.experiments.plots import COLOURS
 from envace_lite.experiments.rows import MEASURES
-from envace_lite.experiments.trap import CELLS, DIALS, REMEDY_CELLS, REWARD_CELLS, outcome
+from envace_lite.experiments.trap import CELLS, COMPARED, DIALS, outcome
 from envace_lite.train import TrainConfig
 from envace_lite.world import DOMAINS, TRAP
 
@@ -65,10 +65,13 @@ def test_the_dial_and_the_gap() -> None:
         ]
         assert heights(lines[name]) == pytest.approx(expected)
     names = [label.get_text() for label in right.get_yticklabels()]
-    assert names == [CELLS[cell].title for cell in (*REWARD_CELLS, *REMEDY_CELLS)]
+    assert names == [CELLS[cell].title for cell in COMPARED]
     bars = right.patches
-    assert [bar.get_hatch() for bar in bars] == [""] * len(REWARD_CELLS) + ["//"] * len(REMEDY_CELLS)
-    assert bars[0].get_width() == pytest.approx(0.9 - mean((0.3, 0.4, 0.5)) / 2)  # at the dial 0.1
+    assert [bar.get_hatch() for bar in bars] == [""] * len(COMPARED) + ["//"] * len(COMPARED)
+    place = COMPARED.index("dial-20")
+    recall = mean((0.4, 0.5, 0.6))  # at a dial of 0.2
+    assert bars[place].get_width() == pytest.approx(recall)
+    assert bars[len(COMPARED) + place].get_width() == pytest.approx(0.9 - recall / 2)
 
 
 def test_the_gap_over_training() -> None:

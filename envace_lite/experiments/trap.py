@@ -80,10 +80,8 @@ CELLS = {
     "few_examples": Cell("0%, and 16 real errors of the rule", grounding=few_examples),
 }
 """`few_examples` uses real responses: a departure from the paper, here to be compared with."""
-REWARD_CELLS = ("dial-20", "self_judged")
-"""The rewards, task success first, at the same dial."""
-REMEDY_CELLS = ("dial-0", "other_tools", "other_rules", "few_examples")
-"""What stands beside the rule where no task needs it, nothing first. Another remedy is to turn the dial."""
+COMPARED = ("dial-0", "other_tools", "other_rules", "few_examples", "dial-20", "self_judged")
+"""What a figure sets side by side: what stands beside the rule where no task needs it, and two rewards at one dial."""
 
 
 COLUMNS = {
