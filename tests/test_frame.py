@@ -439,7 +439,7 @@ def test_machine_path_is_found(path: str) -> None:
 
 @pytest.mark.parametrize(
     ("before", "path"),
-    [("a.org", "home/x"), ("act", "work/tmp/"), (".", "tmp/x"), ("<", "tmp>"), ("1 ", "rooted")],
+    [("a.org", "home/x"), ("act/work", "tmp/"), (".", "tmp/x"), ("<", "tmp>"), ("1 ", "rooted")],
 )
 def test_other_text_is_no_machine_path(before: str, path: str) -> None:
     assert not MACHINE_PATH.search(f"{before}/{path}")

@@ -21,7 +21,7 @@ from scipy import stats
 
 from envace_lite import fidelity, paths, train
 from envace_lite.experiments import arms, ranks
-from envace_lite.experiments.arms import ARMS, load_records, run_arm, run_name
+from envace_lite.experiments.arms import ARMS, base_name, load_records, run_arm, run_name
 from envace_lite.experiments.records import KINDS, RecordError, of_kind, versions, write_record
 from envace_lite.experiments.rows import MEASURES, measure, pack, small_eval, unpack, value
 from envace_lite.experiments.tables import (
@@ -43,6 +43,7 @@ from envace_lite.experiments.tables import (
 )
 from envace_lite.model.checkpoint import CheckpointError
 from envace_lite.model.policy import Policy, new_policy
+from envace_lite.reward import end_at_error, task_success
 from envace_lite.train import TrainConfig
 from envace_lite.world import DOMAINS, Task, TaskFileError
 from envace_lite.world.shipped import shipped_tasks
@@ -168,6 +169,18 @@ def test_every_arm_names_what_exists(arm: str, few_tasks: list[Task]) -> None:
     assert way.responder().environment_calls == 0
     assert way.reward(few_tasks, 0).__call__
     assert len({other.title for other in ARMS.values()}) == len(ARMS)
+
+
+def test_the_negative_control_differs_by_its_reward_alone() -> None:
+    gamed, usual = ARMS["end_at_error"], ARMS["rehearsal"]
+    assert gamed.reward([], 0) is end_at_error
+    assert usual.reward([], 0) is ARMS["grounded"].reward([], 0) is task_success
+    assert replace(gamed, title=usual.title, reward=usual.reward) == usual
+
+
+def test_a_base_is_called_by_its_folder_or_by_the_run_that_made_it(tmp_path: Path) -> None:
+    assert base_name(paths.BASE) == "base"
+    assert base_name(tmp_path / "base-habits-1" / "policy") == "base-habits-1"
 
 
 def test_the_name_of_a_run_says_what_is_unusual() -> None:

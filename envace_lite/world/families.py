@@ -111,6 +111,7 @@ def least(kind: str, names: tuple[str, ...]) -> Function:
 
     @documented(f"least {kind} {kind} found", one=kind, other=kind)
     def function(world: World, one: str, other: str) -> None:
+        # A record that does not exist is not refused here: looking it up says `unknown`.
         if not {one, other} & world.records.keys() <= {*names}:
             world.refuse("type")
         world.show("found", one if world.amount(one) <= world.amount(other) else other)
