@@ -58,7 +58,12 @@ def draw_all(records: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
             reliability,
             "Probability of rehearsed responses against the share that is right",
         ),
-        ("trap", traps, deployment_gap, "What training promises and delivers, against the dial; recall of the rule and gap, by what stands beside it"),
+        (
+            "trap",
+            traps,
+            deployment_gap,
+            "What training promises and delivers, by the dial; recall of the rule and gap, by what stands beside",
+        ),
         ("deliberation", decided[AFTER], deliberation, DECIDED),
         (
             "deliberation_held_out",

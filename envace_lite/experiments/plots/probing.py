@@ -160,6 +160,8 @@ def deployment_gap(records: Records) -> Figure:
         means, lows, highs = zip(
             *(mean_interval([outcome(result)[key] for result in runs[name]]) for name in names), strict=True
         )
+        if key == "recall":  # a share
+            lows, highs = np.clip(lows, 0, 1), np.clip(highs, 0, 1)
         right.barh(
             [place + 0.4 * i for place in range(len(names))],
             means,
