@@ -31,7 +31,7 @@ def test_the_label_notices_the_verdict_of_a_write_and_nothing_else() -> None:
     """Counted anew on all test tasks; the record says the same."""
     found = what_the_label_notices(TASKS)
     for name in CHANGES[:2]:
-        assert found[name]["reward stays 1"] == found[name]["tried"] > 500
+        assert found[name]["reward stays 1"] == found[name]["tried"] > 400
     assert found["verdict turned round"]["reward stays 1"] == 0
     assert found["verdict turned round"]["tried"] > 1000
     record = json.loads((paths.SHIPPED_RUNS / "audit.json").read_text(encoding="utf-8"))

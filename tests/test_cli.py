@@ -231,7 +231,7 @@ def test_a_study_of_an_unknown_arm(envace: Envace, monkeypatch: pytest.MonkeyPat
 
 def test_a_study_of_two_bases_of_one_name(envace: Envace, tmp_path: Path) -> None:
     """Their records would have one name as well."""
-    is_helpful(envace("study", "--base", tmp_path / "a" / "policy", "--base", tmp_path / "policy"), "--base")
+    is_helpful(envace("study", "--base", tmp_path / "a" / "mine", "--base", tmp_path / "mine"), "--base")
 
 
 def test_a_study_in_which_a_run_fails(envace: Envace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ COMMANDS = {
     "study": "study --arms rehearsal,execute --seeds 1 --steps 2",
     "deliberate": "deliberate --policy apt=BASE --methods plain,greedy,vote --budgets 0,2 --domain bank",
     "pretrain": "pretrain --recipe habits_10 --workers 1",
-    "trap": "trap --cells dial-40 --seed 0",
+    "trap": "trap --cells dial-20 --seed 0",
 }
 SPOKEN = "envace: interrupted; the same command continues from the last checkpoint"
 KINDS = pytest.mark.parametrize("kind", COMMANDS)

@@ -117,7 +117,7 @@ def test_every_cell_names_what_exists(name: str) -> None:
     assert 0 <= CELLS[name].dial <= 1
 
 
-@pytest.mark.parametrize(("name", "against"), [("self_judged", "dial-10"), ("few_examples", "dial-0")])
+@pytest.mark.parametrize(("name", "against"), [("self_judged", "dial-20"), ("few_examples", "dial-0")])
 def test_a_cell_differs_in_one_thing_from_that_which_it_is_compared_with(name: str, against: str) -> None:
     usual = vars(CELLS[against])
     differing = {key for key, value in vars(CELLS[name]).items() if value != usual[key]} - {"title"}
@@ -148,7 +148,7 @@ def test_a_cell_is_recorded_and_tabled(tiny: Policy) -> None:
     assert set(results["rules"]) >= {"stock", "unknown"}
     table = trap_table(load_records())
     assert "| 0%, and 16 real errors of the rule | 2 |" in table
-    assert "10%" not in table
+    assert "20%" not in table
     assert trap_table([]) == ""
 
 
@@ -156,8 +156,8 @@ def test_a_cell_is_recorded_and_tabled(tiny: Policy) -> None:
 def test_promise_and_delivery(apt: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     """What training reports is weighed by the dial; what is delivered is real success where the rule matters."""
     monkeypatch.setitem(REWARDS, "task_success", lambda t: float(TRAP.needs(t.task)))
-    results = assess(apt, CELLS["dial-10"], 10)
-    assert results["promised"] == pytest.approx(0.1)
+    results = assess(apt, CELLS["dial-20"], 10)
+    assert results["promised"] == pytest.approx(0.2)
     assert results["needs"]["real_success"][0] == 0.0
     assert [results["needs"][m][0] for m in ("rehearsed_success", "wm2real")] == [0.0, 0.0]
 

@@ -378,10 +378,10 @@ def run_of(*right: int, seed: int = 0, base: str = "base", title: str = "some wa
     return {**about, **changes}
 
 
-def controls_of(base: str = "base", **right: Sequence[int]) -> dict[str, Any]:
+def controls_of(of: str = "base", **right: Sequence[int]) -> dict[str, Any]:
     """A hand-made record of the controls."""
     rows = {name: rows_of(*right.get(name, right["base"])) for name in CONTROLS}
-    return {"kind": "controls", "base": base, "rows": {"test": rows, "held_out": rows}}
+    return {"kind": "controls", "base": of, "rows": {"test": rows, "held_out": rows}}
 
 
 THREE = [run_of(1, 1, 0, 0), run_of(1, 1, 1, 0, seed=1), run_of(1, 1, 1, 1, seed=2)]
