@@ -63,7 +63,7 @@ long: $(READY) ## The tests that take minutes
 mutants: $(READY) ## Small wrong changes of the core, one at a time: which do the tests notice?
 	@$(BIN)/python tests/mutants.py
 
-disturbed: $(READY) ## Record how far ten disturbed runs of the notebooks come out from what is committed
+disturbed: $(READY) ## Record how far disturbed runs of the notebooks come out from what is committed
 	@$(BIN)/python tests/elsewhere/settings.py --record 10
 
 oldest: ## Install the oldest versions that are allowed into .venv-oldest, and run the tests

@@ -1,6 +1,6 @@
 """World-rehearsal training: rollouts, task success, role-wise advantages, one update; and again.
 
-What is simplified against the paper: 24 tasks with 8 rollouts a step and LoRA on a 1.4 M model instead of 16 with 4 and
+What is simplified against the paper: 12 tasks with 8 rollouts a step and LoRA on a 1.4 M model instead of 16 with 4 and
 all weights of an 8 B one; one process; rollouts and updates take turns. Each batch of rollouts is used for one update,
 in which the policy still is the one that sampled them: every probability ratio is 1, so the clip never acts.
 """
@@ -42,9 +42,9 @@ ExtraLoss = Callable[[Policy, int, Sequence[Trajectory]], None]
 class TrainConfig:
     """How a policy is trained."""
 
-    steps: int = 120
+    steps: int = 240
     """Number of updates."""
-    prompts: int = 24
+    prompts: int = 12
     """Tasks (groups) a step."""
     group_size: int = 8
     """Rollouts of each task."""
@@ -68,7 +68,7 @@ class TrainConfig:
     """Longer gradients are shortened to this."""
     seed: int = 0
     """Of adapters, task order and sampling."""
-    observe_every: int = 10
+    observe_every: int = 40
     """Steps between two calls of the eval callback; it also sees the policy before the first step."""
     save_every: int = 10
     """Steps between two checkpoints."""

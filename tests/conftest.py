@@ -93,13 +93,14 @@ def tiny() -> Policy:
 def lessons() -> list[tuple[Task, list[dict[str, Any]]]]:
     """Tasks of each kind, with a conversation that solves each on the real environment."""
     tasks = [
-        find_task("functions", "no_tool"),
-        find_task("retail", "turns:2", "calls:3", "error"),
-        find_task("delivery", "choose"),
-        find_task("finance", "reach", "calls:2"),
-        find_task("finance", "error", "instructions", "calls:2"),
+        find_task("home", "no_tool"),
+        find_task("orders", "turns:2", "calls:3", "error"),
+        find_task("errands", "choose"),
+        find_task("bank", "reach", "calls:2"),
+        find_task("bank", "error", "instructions", "calls:2"),
+        find_task("errands", "rests:left", "calls:2"),
     ]
-    parallel = find_task("functions", "parallel", "calls:2")
+    parallel = find_task("home", "parallel", "calls:2")
     return [
         (parallel, conversation(parallel, together=True)),
         *((task, conversation(task)) for task in tasks),

@@ -12,36 +12,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envace_lite.model.chat import Chat, build_tokenizer, vocabulary
+from envace_lite.model.chat import Chat, build_tokenizer
 from envace_lite.model.policy import Policy
 from envace_lite.rollout import Trajectory
-from envace_lite.world import DEPENDENT, DOMAINS, Domain, Session, Task, get_domain
-from envace_lite.world.draw import draw_splits
+from envace_lite.world import DOMAINS, Domain, Session, Task, get_domain
+from envace_lite.world.shipped import shipped_tasks
 from envace_lite.world.tools import ToolCall, ToolResponse, parse_calls
 
-WITH_BASE = list(DOMAINS.values())
-"""The domains that the shipped base has read about."""
-EVERY_DOMAIN = [*DOMAINS.values(), *DEPENDENT.values()]
+EVERY_DOMAIN = list(DOMAINS.values())
 EVERY_SPLIT = ["train", "test", "held_out"]
 CHAT = Chat(build_tokenizer())
-DEPENDENT_CHAT = Chat(build_tokenizer(vocabulary(DEPENDENT.values())))
 
 
 @cache
 def splits(name: str) -> dict[str, list[Task]]:
     """The splits of a domain as they are shipped."""
-    return draw_splits(get_domain(name), seed=0)
+    return {split: shipped_tasks([name], split) for split in EVERY_SPLIT}
 
 
 def some_tasks(domain: Domain, count: int) -> list[Task]:
     """The first tasks of the three splits, `count` in all."""
     share = -(-count // 3)
     return [task for split in EVERY_SPLIT for task in splits(domain.name)[split][:share]][:count]
-
-
-def chat_of(task: Task) -> Chat:
-    """The chat whose vocabulary has the words of a task's domain."""
-    return DEPENDENT_CHAT if task.domain in DEPENDENT else CHAT
 
 
 def find_task(domain: str, *tags: str, without: Sequence[str] = ()) -> Task:

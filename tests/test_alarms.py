@@ -43,12 +43,16 @@ def test_little_to_look_at_is_no_reason_to_ring() -> None:
 
 
 def test_the_recorded_trainings_ring_where_the_world_became_simpler() -> None:
-    """The log alone tells the runs that end at an error from the others; no environment was asked for it."""
-    runs = [r for r in of_kind("train", read_records()) if len(r["domains"]) == 4]
-    rings = {(run["arm"], run["seed"]): alarms(run["curve"]) for run in runs}
-    assert len(rings) >= 10
-    for (arm, seed), told in rings.items():
-        if arm == "end_at_error":
-            assert any("simpler" in sentence for sentence in told), (arm, seed)
+    """The log alone tells the runs that end at an error from those with the right reward; no environment was asked.
+
+    Of the other ways, whose rewards tell too little, nothing is said here: whatever rings there may be right.
+    """
+    sound = ("rehearsal", "anchored", "execute")
+    runs = [r for r in of_kind("train", read_records()) if r["arm"] in (*sound, "end_at_error")]
+    assert {run["arm"] for run in runs} >= {"rehearsal", "execute", "end_at_error"}
+    for run in runs:
+        told = alarms(run["curve"])
+        if run["arm"] in sound:
+            assert not told, run["name"]
         else:
-            assert not told, (arm, seed)
+            assert any("simpler" in sentence for sentence in told), run["name"]

@@ -31,7 +31,7 @@ def test_the_label_notices_the_verdict_of_a_write_and_nothing_else() -> None:
     """Counted anew on all test tasks; the record says the same."""
     found = what_the_label_notices(TASKS)
     for name in CHANGES[:2]:
-        assert found[name]["reward stays 1"] == found[name]["tried"] > 500
+        assert found[name]["reward stays 1"] == found[name]["tried"] > 400
     assert found["verdict turned round"]["reward stays 1"] == 0
     assert found["verdict turned round"]["tried"] > 1000
     record = json.loads((paths.SHIPPED_RUNS / "audit.json").read_text(encoding="utf-8"))
@@ -58,7 +58,7 @@ def test_untrue_responses() -> None:
 
 
 def test_a_real_episode_succeeds() -> None:
-    task = find_task("retail", "turns:2", "calls:3", "error")
+    task = find_task("orders", "turns:2", "calls:3", "error")
     made = real_episode(task)
     assert task_success(made) == 1.0
     assert len(made.exchanges) == 3
@@ -66,7 +66,7 @@ def test_a_real_episode_succeeds() -> None:
 
 @pytest.mark.any_tokens
 def test_the_probability_of_a_true_response_is_that_of_all_its_words(tiny: Policy) -> None:
-    tasks = splits("retail")["test"][:6]
+    tasks = splits("orders")["test"][:6]
     told = true_response_probability(tiny, tasks)
     values: dict[bool, list[float]] = {True: [], False: []}
     for pair in probe_pairs(tasks):
@@ -93,14 +93,14 @@ def test_the_record_and_its_table(tiny: Policy, monkeypatch: pytest.MonkeyPatch,
 def test_the_texts_say_what_the_record_says() -> None:
     record = json.loads((paths.SHIPPED_RUNS / "audit.json").read_text(encoding="utf-8"))
     calls = f"{record['label_calls']['calls']:,}"
-    untrue = f"{sum(record['label'][name]['tried'] for name in CHANGES[:2]):,}"
-    turned = f"{record['label']['verdict turned round']['tried']:,}"
-    probability = f"{record['true_response']['test']['error']['value']:.3f}"
+    errors, successes = (
+        f"{record['true_response']['test'][name]['value']:.3f}" for name in ("error", "success")
+    )
     for name, words in (
         ("README.md", calls),
         ("notebooks/00_start_here.ipynb", calls),
-        ("notebooks/03_task_success_trains_both.ipynb", f"in each of {untrue} tries"),
-        ("notebooks/03_task_success_trains_both.ipynb", f"in each of {turned} "),
-        ("data/base/README.md", f"a probability of {probability}"),
+        ("data/base/README.md", errors),
+        ("docs/results/audit.md", f"probability of {errors}, and to one that succeeds {successes}"),
     ):
-        assert words in (paths.ROOT / name).read_text(encoding="utf-8").replace('\\n",\n    "', " "), name
+        text = " ".join((paths.ROOT / name).read_text(encoding="utf-8").split())
+        assert words in text, name

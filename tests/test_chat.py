@@ -16,9 +16,9 @@ from envace_lite.rollout import HORIZON, LONGEST_MESSAGE
 from envace_lite.world import DOMAINS, Domain
 from envace_lite.world.request import as_messages, play
 from envace_lite.world.tools import ToolCall
-from helpers import CHAT, EVERY_DOMAIN, WITH_BASE, chat_of, conversation, some_tasks
+from helpers import CHAT, EVERY_DOMAIN, conversation, some_tasks
 
-RETAIL, FUNCTIONS = DOMAINS["retail"].tools, DOMAINS["functions"].tools
+ORDERS = DOMAINS["orders"].tools
 every_domain = pytest.mark.parametrize("domain", EVERY_DOMAIN, ids=lambda domain: domain.name)
 
 
@@ -27,7 +27,7 @@ def called(*calls: ToolCall) -> dict[str, Any]:
 
 
 MESSAGES = [
-    {"role": "system", "content": "retail o1:pending o3:sent"},
+    {"role": "system", "content": "orders o1:pending o3:sent"},
     {"role": "user", "content": "cancel_order o1 report o1"},
     called(ToolCall("cancel_order", {"target": "o1"})),
     {"role": "tool", "name": "cancel_order", "content": "o1:pending ok o1:cancelled"},
@@ -38,9 +38,9 @@ MESSAGES = [
     {"role": "tool", "name": "get_order", "content": "o3:sent ok"},
     {"role": "assistant", "content": "sent"},
 ]
-SCHEMAS = [RETAIL["cancel_order"].schema, RETAIL["get_order"].schema]
+SCHEMAS = [ORDERS["cancel_order"].schema, ORDERS["get_order"].schema]
 RENDERED = """
-<system> retail o1:pending o3:sent <end>
+<system> orders o1:pending o3:sent <end>
 <def> cancel_order order needs:pending gives:cancelled
 <def> get_order order shown
 <user> cancel_order o1 report o1 <end>
@@ -98,9 +98,9 @@ def test_pad_is_not_the_ending() -> None:
 def trace(seed: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Messages and schemas of a random trace."""
     rng = Random(seed)
-    script = draw_script_for_trace(rng.choice(WITH_BASE), RECIPES["uncertain"], rng)
-    world = Retelling(script.state, RECIPES["uncertain"], rng, script.domain)
-    episode = play(script, world, RECIPES["uncertain"].slips, rng)
+    script = draw_script_for_trace(rng.choice(EVERY_DOMAIN), RECIPES["habits"], rng)
+    world = Retelling(script.state, RECIPES["habits"], rng, script.domain)
+    episode = play(script, world, RECIPES["habits"].slips, rng)
     return as_messages(script, episode), [tool.schema for tool in script.toolbox]
 
 
@@ -166,11 +166,11 @@ def test_the_vocabulary_holds_each_word_once() -> None:
 def test_every_task_can_be_written_down_and_fits(domain: Domain) -> None:
     """Prompt, real responses and answers are in the vocabulary; and an episode that solves the task is possible."""
     for task in some_tasks(domain, 500):
-        messages, chat = conversation(task), chat_of(task)
-        ids = chat.render(messages, task.tools)
+        messages = conversation(task)
+        ids = CHAT.render(messages, task.tools)
         assert len(ids) < CONTEXT
         assert sum(message["role"] == "tool" for message in messages) < HORIZON
-        written = chat.decode(ids[len(chat.render(task.messages, task.tools)) :])
+        written = CHAT.decode(ids[len(CHAT.render(task.messages, task.tools)) :])
         assert max(len(message.split()) for message in written.split("<end>")) < LONGEST_MESSAGE
 
 
@@ -192,7 +192,7 @@ def test_a_chat_can_rename_its_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "problem"), [({"nowhere": "bike"}, "no nowhere"), ({"o1": "o2"}, "twice: o2")]
+    ("names", "problem"), [({"nowhere": "bike"}, "no nowhere"), ({"o1": "o2"}, "twice: found:o2, o2")]
 )
 def test_names_that_do_not_fit_are_named(names: dict[str, str], problem: str) -> None:
     with pytest.raises(VocabularyError, match=problem):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import pandas as pd
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -22,10 +23,12 @@ from typer.testing import CliRunner
 import programs
 from envace_lite import paths
 from envace_lite.evaluate import METRICS
-from envace_lite.experiments import arms
+from envace_lite.experiments import arms, controls, tables
 from envace_lite.experiments.arms import ARMS
-from envace_lite.experiments.records import KINDS, write_record
+from envace_lite.experiments.records import KINDS, read_record, write_record
+from envace_lite.experiments.rows import GROUPS, MEASURES, pack, unpack, value
 from envace_lite.experiments.shell import ELSEWHERE
+from envace_lite.experiments.tables import CONTROLS
 from envace_lite.model.chat import build_tokenizer, vocabulary
 from envace_lite.model.policy import Policy, load_policy, new_policy
 from envace_lite.pretraining import imitate
@@ -106,13 +109,13 @@ def folder(apt: Policy, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def few_tasks(lessons: Lessons, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six tasks stand for every split."""
+    """A few tasks stand for every split."""
     tasks = [task for task, _ in lessons]
 
     def chosen(domains: Any, split: str, limit: int | None = None) -> list[Task]:
         return [task for name in domains for task in tasks if task.domain == name][:limit]
 
-    for module in (arms, shipped):
+    for module in (arms, controls, shipped):
         monkeypatch.setattr(module, "shipped_tasks", chosen)
 
 
@@ -200,21 +203,20 @@ def test_the_helps_list_what_exists() -> None:
 # Mistakes in the command -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "command", [["demo"], ["train"], ["evaluate"], ["probe"], ["evaluate", "--name", "x"]], ids=" ".join
-)
-def test_an_unknown_domain(envace: Envace, folder: Path, command: list[str]) -> None:
-    where = [] if command == ["demo"] else ["--policy", folder]
-    is_one_line(envace(*command, "--domain", "shop", *where), "unknown domain 'shop'", *DOMAINS)
+@pytest.mark.parametrize("command", ["demo", "train", "evaluate", "probe"])
+def test_an_unknown_domain(envace: Envace, folder: Path, command: str) -> None:
+    where = [] if command == "demo" else ["--policy", folder]
+    is_one_line(envace(command, "--domain", "shop", *where), "unknown domain 'shop'", *DOMAINS)
     assert not paths.RUNS.exists()
 
 
 def test_one_unknown_domain_of_two(envace: Envace, folder: Path) -> None:
-    is_one_line(envace("evaluate", "--domain", "retail, shop", "--policy", folder), "'shop'", *DOMAINS)
+    is_one_line(envace("evaluate", "--domain", "orders, shop", "--policy", folder), "'shop'", *DOMAINS)
 
 
 def test_an_unknown_arm(envace: Envace, folder: Path) -> None:
     is_helpful(envace("train", "--arm", "rehearse", "--policy", folder), "--arm", *ARMS)
+    is_helpful(envace("train", "--arm", "rehearsal,execute", "--policy", folder), "--arm", "one arm")
 
 
 def test_a_study_of_an_unknown_arm(envace: Envace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,27 +229,45 @@ def test_a_study_of_an_unknown_arm(envace: Envace, monkeypatch: pytest.MonkeyPat
     is_helpful(envace("study", "--arms", "rehearsal,nope", "--seeds", "1"), *ARMS)
 
 
+def test_a_study_of_two_bases_of_one_name(envace: Envace, tmp_path: Path) -> None:
+    """Their records would have one name as well."""
+    is_helpful(envace("study", "--base", tmp_path / "a" / "mine", "--base", tmp_path / "mine"), "--base")
+
+
 def test_a_study_in_which_a_run_fails(envace: Envace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: Mock(**{"wait.return_value": 1}))
     done = envace("study", "--arms", "rehearsal", "--seeds", "2")
     assert done.code != 0
     for seed in range(2):
-        assert f"rehearsal-{seed}: failed, see {paths.WORK / f'rehearsal-{seed}.log'}" in done.out
+        name = f"rehearsal-base-{seed}"
+        assert f"{name}: failed, see {paths.WORK / f'{name}.log'}" in done.out
 
 
-def test_a_study_runs_what_is_missing(envace: Envace, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_record("rehearsal-7steps-0", blank("train"))
-    write_record("execute-0", blank("train"))  # of more steps: it is another run
+def test_a_study_runs_what_is_missing(envace: Envace, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over several bases; beside each stand its controls."""
+    write_record("rehearsal-base-7steps-0", blank("train"))
+    write_record("execute-base-0", blank("train"))  # of more steps: it is another run
+    write_record(f"controls-{folder.name}", blank("controls"))
+    monkeypatch.setattr(tables, "table", lambda *_: pd.DataFrame())  # nothing can be read off blank records
     started = []
 
     def pretend(command: list[str], **_: Any) -> Mock:
-        started.append(command)
+        started.append(command[3:])
         return Mock(**{"wait.return_value": 0})
 
     monkeypatch.setattr(subprocess, "Popen", pretend)
-    assert envace("study", "--arms", "rehearsal,execute", "--seeds", "2", "--steps", "7").code == 0
-    runs = {(c[c.index("--arm") + 1], c[c.index("--seed") + 1], c[c.index("--steps") + 1]) for c in started}
-    assert runs == {("rehearsal", "1", "7"), ("execute", "0", "7"), ("execute", "1", "7")}
+    study = ["study", "--base", paths.BASE, "--base", folder, "--arms", "rehearsal,execute"]
+    assert envace(*study, "--seeds", "2", "--steps", "7").code == 0
+    assert [command for command in started if "controls" in command] == [
+        ["controls", "--base", str(paths.BASE)]
+    ]
+    runs = [programs.parsed(shlex.join(["envace", *command])) for command in started if "train" in command]
+    assert all(run["steps"] == 7 for run in runs)
+    of_all = {(p, arm, n) for p in (paths.BASE, folder) for arm in ("rehearsal", "execute") for n in (0, 1)}
+    assert {(run["policy"], run["arm"], run["seed"]) for run in runs} == of_all - {
+        (paths.BASE, "rehearsal", 0)
+    }
+    assert len(runs) == 7
 
 
 def test_an_unknown_recipe(envace: Envace) -> None:
@@ -256,7 +276,7 @@ def test_an_unknown_recipe(envace: Envace) -> None:
 
 @pytest.mark.parametrize("command", ["evaluate", "probe"])
 def test_an_unknown_split(envace: Envace, folder: Path, command: str) -> None:
-    done = envace(command, "--split", "validation", "--policy", folder, "--domain", "retail")
+    done = envace(command, "--split", "validation", "--policy", folder, "--domain", "orders")
     is_helpful(done, "validation", "test", "held_out")
 
 
@@ -304,13 +324,13 @@ def test_a_policy_of_another_vocabulary(envace: Envace, folder: Path, tmp_path: 
     other = new_policy(width=32, layers=1, heads=2, tokenizer=build_tokenizer(words))
     other.save(tmp_path / "other")
     is_one_line(
-        envace("probe", "--policy", tmp_path / "other", "--domain", "retail"), "vocabulary", "refund_order"
+        envace("probe", "--policy", tmp_path / "other", "--domain", "orders"), "vocabulary", "refund_order"
     )
 
 
 @pytest.mark.parametrize(
     "line",
-    ["", "{", "[]", "null", '{"id": "x"}', "\ufffd", '{"id": "retail-test-0002", "label": {"outcomes": 3}}'],
+    ["", "{", "[]", "null", '{"id": "x"}', "\ufffd", '{"id": "orders-test-0002", "label": {"outcomes": 3}}'],
     ids=["empty", "cut off", "a list", "null", "fields", "no text", "label"],
 )
 @pytest.mark.parametrize("command", ["evaluate", "probe"])
@@ -318,11 +338,11 @@ def test_a_broken_line_of_a_task_file(
     envace: Envace, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, command: str
 ) -> None:
     monkeypatch.setattr(paths, "DATA", tmp_path / "data")
-    path = paths.task_file("retail", "train" if command == "probe" else "test")
+    path = paths.task_file("orders", "train" if command == "probe" else "test")
     path.parent.mkdir(parents=True)
     lines = (SHIPPED / path.name).read_text(encoding="utf-8").splitlines()[:4]
     path.write_text("\n".join([*lines[:2], line, *lines[2:]]) + "\n", encoding="utf-8")
-    done = envace(command, "--domain", "retail", "--policy", folder)
+    done = envace(command, "--domain", "orders", "--policy", folder)
     is_one_line(done, f"{path}, line 3: not a task")
 
 
@@ -330,7 +350,7 @@ def test_a_task_file_that_is_no_text(
     envace: Envace, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paths, "DATA", tmp_path / "data")
-    path = paths.task_file("retail", "train")
+    path = paths.task_file("orders", "train")
     path.parent.mkdir(parents=True)
     path.write_bytes(b"\xff\xfe\x00\n")
     is_one_line(envace("probe", "--policy", folder), str(path))
@@ -340,13 +360,13 @@ def test_a_missing_task_file(
     envace: Envace, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paths, "DATA", tmp_path / "data")
-    path = paths.task_file("retail", "train")
+    path = paths.task_file("orders", "train")
     is_one_line(envace("probe", "--policy", folder), f"no task file {path}", "envace tasks")
 
 
 @pytest.mark.usefixtures("few_tasks")
 def test_a_damaged_checkpoint(envace: Envace, folder: Path) -> None:
-    path = paths.WORK / "rehearsal-0" / "train.pt"
+    path = paths.WORK / f"rehearsal-{folder.name}-0" / "train.pt"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"PK cut off")
     is_one_line(envace("train", "--policy", folder), f"{path} is damaged", "delete it to start again")
@@ -354,9 +374,11 @@ def test_a_damaged_checkpoint(envace: Envace, folder: Path) -> None:
 
 @pytest.mark.usefixtures("few_tasks")
 def test_a_checkpoint_of_another_run(envace: Envace, folder: Path, tmp_path: Path) -> None:
-    new_policy(seed=1, width=32, layers=2, heads=2).save(tmp_path / "other")
-    assert envace("train", "--steps", "1", "--domain", "finance", "--policy", folder).code == 0
-    done = envace("train", "--steps", "1", "--domain", "finance", "--policy", tmp_path / "other")
+    """Runs are told apart by the name of the policy's folder; here two have the same."""
+    other = tmp_path / folder.name
+    new_policy(seed=1, width=32, layers=2, heads=2).save(other)
+    assert envace("train", "--steps", "1", "--domain", "bank", "--policy", folder).code == 0
+    done = envace("train", "--steps", "1", "--domain", "bank", "--policy", other)
     is_one_line(done, "another configuration", "delete it")
 
 
@@ -370,7 +392,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, tiny: Policy) -> list[str]:
 
     def run_arm(policy: Policy, arm: str, *_: Any, **__: Any) -> tuple[Policy, dict[str, Any]]:
         trained.append(arm)
-        return policy, {"results": {}}
+        return policy, {"rows": {}}
 
     def pretrain(config: PretrainConfig, *_: Any, **__: Any) -> tuple[Policy, dict[str, Any]]:
         trained.append(config.phases[-1].recipe)
@@ -382,7 +404,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, tiny: Policy) -> list[str]:
 
 
 WRITING = pytest.mark.parametrize(
-    "command", [["tasks"], ["train"], ["pretrain"], ["pretrain", "--recipe", "happy"]]
+    "command", [["tasks"], ["train"], ["pretrain"], ["pretrain", "--recipe", "habits_10"]]
 )
 
 
@@ -431,14 +453,23 @@ def test_a_full_disk(envace: Envace, tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.usefixtures("few_tasks")
 def test_records_that_cannot_be_written(envace: Envace, folder: Path) -> None:
     paths.RUNS.write_text("", encoding="utf-8")
-    done = envace("evaluate", "--name", "x", "--domain", "finance", "--policy", folder)
+    done = envace("train", "--steps", "1", "--domain", "bank", "--policy", folder)
     is_one_line(done, str(paths.RUNS))
+
+
+def measured_columns() -> set[str]:
+    """The columns of `rows.measure`."""
+    return {name for pair in MEASURES.values() for name in pair if name} | {*GROUPS}
 
 
 def test_a_figure_that_cannot_be_written(envace: Envace, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    observed = [{"step": 0, "real_success": 0.1, "fidelity": 0.1, "optimism": 0.1}]
-    write_record("a-0", blank("train", title="a", domains=list(DOMAINS), observed=observed))
+    observed = [{"step": 0, "real_success": 0.1, "fidelity": 0.1, "bearing": 0.1}]
+    about = {"title": "a", "base": "base", "seed": 0, "domains": list(DOMAINS), "observed": observed}
+    rows = pack(dict.fromkeys(measured_columns(), [1] * len(DOMAINS)))
+    totals, config = {"environment_calls": 0}, {"steps": TrainConfig().steps}
+    measured = {"rows": {"test": rows, "held_out": rows}, "totals": totals, "config": config}
+    write_record("a-base-0", blank("train", **about, **measured))
     is_one_line(envace("report", "--figures", tmp_path / "file" / "new"), str(tmp_path / "file"))
 
 
@@ -479,7 +510,7 @@ def test_tasks_are_the_shipped_ones(envace: Envace, drawn: list[int], tmp_path: 
     assert {path.name for path in (tmp_path / "tasks").iterdir()} == names
     for name in names:
         assert (tmp_path / "tasks" / name).read_bytes() == (SHIPPED / name).read_bytes(), name
-    assert re.search(r"retail +held_out +150 tasks", done.out)
+    assert re.search(r"orders +held_out +150 tasks", done.out)
 
 
 def test_tasks_of_another_seed(envace: Envace, drawn: list[int], tmp_path: Path) -> None:
@@ -522,27 +553,32 @@ def timeless(path: Path) -> dict[str, Any]:
 def test_from_training_to_a_report(
     envace: Envace, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command in a record makes it again, and what was saved and printed is what was recorded."""
+    """The command in a record makes it again, and what was saved, printed and reported is what was recorded."""
     out = tmp_path / "with a space"
-    chosen = ["--arm", "execute", "--seed", "4", "--steps", "1", "--domain", "finance,retail"]
+    chosen = ["--arm", "execute", "--seed", "4", "--steps", "1"]
     done = envace("train", *chosen, "--policy", folder, "--out", out)
     assert done.code == 0
-    path = paths.RUNS / "execute-finance-retail-1steps-4.json"
+    path = paths.RUNS / f"execute-{folder.name}-1steps-4.json"
     record = timeless(path)
     assert record["totals"]["environment_calls"] > 100
-    assert (record["seed"], record["domains"]) == (4, ["finance", "retail"])
-    for metric in METRICS:
-        value, low, high = record["results"]["test"]["all"][metric]
-        row = next(line for line in done.out.splitlines() if line.startswith(f"{metric} "))
-        assert ("-" if value is None else f"{value:.3f} ({low:.3f} to {high:.3f})") in row
+    assert (record["seed"], record["base"], record["domains"]) == (4, folder.name, list(DOMAINS))
+    printed = {line.split()[0]: line.split()[1:] for line in done.out.splitlines() if line.strip()}
+    assert printed.pop("test") == ["held_out"]
+    assert list(printed) == list(MEASURES)
+    recorded = {split: unpack(rows) for split, rows in record["rows"].items()}
+    for name, cells in printed.items():
+        assert cells == [f"{value(rows, name):.3f}" for rows in recorded.values()]
 
-    shown = envace(
-        "evaluate", "--policy", out, "--domain", "finance,retail", "--title", "mine", "--name", "again"
-    )
+    shown = envace("evaluate", "--policy", out)
     assert shown.code == 0
-    again = json.loads((paths.RUNS / "again.json").read_text(encoding="utf-8"))
-    assert again["results"] == record["results"]
-    assert again["title"] == "mine"
+    lines = {line.split()[0]: line.split()[1:] for line in shown.out.splitlines() if line.strip()}
+    reported = envace("report")
+    assert reported.code == 0
+    (row,) = [line for line in reported.out.splitlines() if line.startswith(ARMS["execute"].title)]
+    for name in ("real_success", "fidelity", "wrong_writes"):
+        number = f"{value(recorded['test'], name):.3f}"
+        assert lines[name][0] == number
+        assert f" {number} (" in row
 
     program, *arguments = shlex.split(record["command"])
     assert program == "envace"
@@ -555,16 +591,36 @@ def test_from_training_to_a_report(
 
 @pytest.mark.usefixtures("few_tasks")
 def test_training_without_a_record(envace: Envace, folder: Path) -> None:
-    done = envace("train", "--steps", "1", "--domain", "retail", "--policy", folder, "--no-record")
+    done = envace("train", "--steps", "1", "--domain", "bank,orders", "--policy", folder, "--no-record")
     assert done.code == 0
     assert "real_success" in done.out
     assert not paths.RUNS.exists()
+    (path,) = (paths.WORK / "unrecorded").iterdir()
+    assert path.name == f"rehearsal-{folder.name}-bank-orders-1steps-0.json"
+    assert read_record(path)["domains"] == ["bank", "orders"]
+
+
+@pytest.mark.usefixtures("few_tasks")
+def test_the_controls_of_a_base_are_recorded_and_reported(
+    envace: Envace, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controls, "GRID", (-6.0, 0.0))
+    done = envace("controls", "--base", folder)
+    assert done.code == 0
+    record = read_record(paths.RUNS / f"controls-{folder.name}.json")
+    assert record["command"] == f"python -m envace_lite.experiments controls --base {folder}"
+    assert record["base"] == folder.name
+    for name, title in CONTROLS.items():
+        (row,) = [line for line in done.out.splitlines() if re.match(rf"{title} {{2,}}", line)]
+        rows = unpack(record["rows"]["test"][name])
+        assert f" {value(rows, 'real_success'):.3f} (" in row
+        assert f" {value(rows, 'bearing'):.3f} (" in row
 
 
 @pytest.mark.usefixtures("few_tasks")
 def test_probes_are_shown(envace: Envace, folder: Path) -> None:
     page = folder.parent / "page.html"
-    done = envace("probe", "--domain", "finance", "--policy", folder, "--page", page)
+    done = envace("probe", "--domain", "bank", "--policy", folder, "--page", page)
     assert done.code == 0
     lines = [line.split() for line in done.out.splitlines() if line.strip()]
     first = {line[0]: line for line in lines}
@@ -580,22 +636,22 @@ def test_probes_are_shown(envace: Envace, folder: Path) -> None:
 
 
 def test_evaluation_of_a_few_tasks(envace: Envace, folder: Path) -> None:
-    done = envace("evaluate", "--domain", "retail", "--limit", "5", "--policy", folder)
+    done = envace("evaluate", "--domain", "orders", "--limit", "5", "--policy", folder)
     assert done.code == 0
     assert [line.split()[0] for line in done.out.splitlines() if line.strip()] == ["test", *METRICS]
     assert not paths.RUNS.exists()
 
 
 def test_a_base_is_made_and_recorded(envace: Envace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    phases = tuple(replace(phase, steps=8, requests=8, batch=2) for phase in BASES["uncertain"].phases)
+    phases = tuple(replace(phase, steps=8, requests=8, batch=2) for phase in BASES["habits"].phases)
     small = PretrainConfig(phases, per_request=1, width=32, layers=1)
-    monkeypatch.setattr(imitate, "BASES", {"uncertain": small})
-    done = envace("pretrain", "--recipe", "uncertain", "--seed", "3", "--out", tmp_path / "base")
+    monkeypatch.setattr(imitate, "BASES", {"habits": small})
+    done = envace("pretrain", "--recipe", "habits", "--seed", "3", "--out", tmp_path / "base")
     assert done.code == 0
-    record = json.loads((paths.RUNS / "pretrain-uncertain-3.json").read_text(encoding="utf-8"))
-    assert record["command"].startswith("envace pretrain --recipe uncertain --seed 3")
+    record = json.loads((paths.RUNS / "pretrain-habits-3.json").read_text(encoding="utf-8"))
+    assert record["command"].startswith("envace pretrain --recipe habits --seed 3")
     assert record["seed"] == record["config"]["seed"] == 3
-    assert [phase["recipe"] for phase in record["config"]["phases"]] == ["true", "uncertain"]
+    assert [phase["recipe"] for phase in record["config"]["phases"]] == ["real", "habits"]
     assert record["tokens"] > 20
     assert {"date", "versions"} <= record.keys()
     assert load_policy(tmp_path / "base").chat.words == vocabulary()

@@ -120,7 +120,7 @@ def test_a_missing_symbol_is_found() -> None:
 def test_the_loop_of_02_is_the_librarys(apt: Policy, lessons: Any) -> None:
     act, rehearse = course.definitions(course.named("02"), "act", "rehearse")
     [one_rollout] = course.definitions(course.named("02"), "one_rollout", act=act, rehearse=rehearse)
-    tasks = [task for task, _ in lessons] + splits("retail")["test"][:6] + splits("functions")["test"][:6]
+    tasks = [task for task, _ in lessons] + splits("orders")["test"][:6] + splits("home")["test"][:6]
     compared = 0
     for episode in rollout(apt, tasks, temperature=0):
         if episode.stop_reason == "answer":
@@ -150,7 +150,7 @@ def test_the_joint_update_of_03_is_the_librarys(apt: Policy) -> None:
     [joint_update] = course.definitions(
         course.named("03"), "joint_update", advantages=advantages, clipped=clipped
     )
-    task = find_task("retail", "turns:2", "calls:3", "error")
+    task = find_task("orders", "turns:2", "calls:3", "error")
     for seed in range(30):  # until successes and failures differ in their number of messages
         generator = torch.Generator().manual_seed(seed)
         group = rollout(apt, [task], group_size=8, generator=generator)

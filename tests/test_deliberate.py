@@ -18,7 +18,7 @@ from envace_lite import paths
 from envace_lite.evaluate import deploy
 from envace_lite.experiments import arms, deliberate, plots, self_evaluation
 from envace_lite.experiments.arms import load_records
-from envace_lite.experiments.deliberate import MEASURED, as_frame, run_deliberate, summary, tell_apart
+from envace_lite.experiments.deliberate import KINDS, MEASURED, as_frame, run_deliberate, summary, tell_apart
 from envace_lite.experiments.deliberate_tables import (
     AFTER,
     curve,
@@ -34,7 +34,7 @@ from envace_lite.model.policy import Policy
 from envace_lite.rehearsal.episode import Episode, Plain
 from envace_lite.rehearsal.scorers import CONTENT
 from envace_lite.reward import task_success
-from envace_lite.world import TRAP, Task, shipped
+from envace_lite.world import Task, shipped
 
 QUICK = partial(self_evaluation.fit_self_evaluation, steps=2)
 """A verdict that has hardly learned anything."""
@@ -43,7 +43,7 @@ Lessons = list[tuple[Task, list[dict[str, Any]]]]
 
 @pytest.fixture(autouse=True)
 def few_tasks(lessons: Lessons, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six tasks stand for every split."""
+    """The lessons stand for every split."""
     tasks = [task for task, _ in lessons]
 
     def chosen(domains: Sequence[str], split: str, limit: int | None = None) -> list[Task]:
@@ -85,7 +85,7 @@ def test_every_method_at_every_budget(whole: dict[str, Any]) -> None:
     for cell in whole["cells"].values():
         for split in ("test", "held_out"):
             results = cell["results"][split]
-            assert results.keys() == {"all", "instructions", "goal"}
+            assert results.keys() == {"all", *KINDS}
             for group in results.values():
                 assert list(group) == list(MEASURED)
                 assert all(low <= value <= high for value, low, high in group.values())
@@ -132,7 +132,7 @@ def test_a_study_goes_on_where_it_stopped(
     assert timeless(run(apt, tmp_path)) == timeless(whole)
 
 
-@pytest.mark.parametrize("other", [{"temperature": 0.5}, {"limit": 1}, {"seed": 1}, {"domains": ["retail"]}])
+@pytest.mark.parametrize("other", [{"temperature": 0.5}, {"limit": 1}, {"seed": 1}, {"domains": ["orders"]}])
 def test_a_study_with_other_settings_is_another(apt: Policy, tmp_path: Path, other: dict[str, Any]) -> None:
     run(apt, tmp_path, methods=("greedy",))
     with pytest.raises(RecordError, match="other settings; delete it or choose another name"):
@@ -147,7 +147,7 @@ def test_a_study_of_another_policy_is_another(apt: Policy, tiny: Policy, tmp_pat
 
 def test_the_interval_is_over_the_tasks() -> None:
     rows = {metric: [0.0, 1.0] * 50 for metric in MEASURED}
-    frame = pd.DataFrame({**rows, "kind": ["goal"] * 100, "needs": [False] * 100})
+    frame = pd.DataFrame({**rows, "kind": ["goal"] * 100, "rests": [False] * 100})
     value, low, high = summary(frame)["all"]["real_success"]
     assert value == 0.5
     assert (low, high) == pytest.approx((0.4, 0.6), abs=0.02)  # 1.96 * sqrt(0.25 / 100)
@@ -177,15 +177,12 @@ def test_ways_by_name(apt: Policy) -> None:
         make("verdict", apt, 2)
 
 
-def test_tasks_of_the_trap_are_a_group(apt: Policy) -> None:
-    tasks = TRAP.tasks("test", 0.5, 8)
-    frame = as_frame(Plain(apt).run(tasks))
-    assert list(frame.needs) == [TRAP.needs(task) for task in tasks]
-    assert 0 < frame.needs.sum() < len(tasks)
-    groups = summary(frame)
-    assert groups["needs"]["committed_calls"][0] == pytest.approx(
-        frame[frame.needs].committed_calls.mean(), abs=1e-4
-    )
+def test_instructions_that_rest_on_a_response_are_a_group(apt: Policy, lessons: Lessons) -> None:
+    frame = as_frame(Plain(apt).run([task for task, _ in lessons]))
+    assert list(frame.rests) == [any(tag.startswith("rests:") for tag in task.tags) for task, _ in lessons]
+    assert 0 < frame.rests.sum() < len(lessons)
+    measured = summary(frame)["rests"]["committed_calls"][0]
+    assert measured == pytest.approx(frame[frame.rests].committed_calls.mean(), abs=1e-4)
 
 
 def test_how_well_scorers_tell_apart(apt: Policy, lessons: Lessons) -> None:
@@ -201,17 +198,16 @@ def test_how_well_scorers_tell_apart(apt: Policy, lessons: Lessons) -> None:
 
 
 def made_up(seed: int, **success: float) -> dict[str, Any]:
-    """One real success a cell, and half of it wrong writes; nothing on held-out tools, 1 for `needs`."""
+    """One real success a cell, and half of it wrong writes; nothing on held-out tools."""
     cells = {}
     for key, value in success.items():
         method, _, budget = key.rpartition("_")
         metrics = {metric: [value, 0.0, 1.0] for metric in MEASURED} | {"wrong_writes": [value / 2, 0.0, 1.0]}
-        groups = dict.fromkeys(("all", "instructions", "goal"), metrics)
-        groups["needs"] = {metric: [1.0, 0.0, 1.0] for metric in MEASURED}
+        groups = dict.fromkeys(("all", *KINDS), metrics)
         nothing = {metric: [0.0, 0.0, 0.0] for metric in MEASURED} | {"tokens": [64.0, 64.0, 64.0]}
         results = {"test": groups, "held_out": dict.fromkeys(groups, nothing)}
         cells[f"{method}-{budget}"] = {"method": method, "budget": int(budget), "results": results}
-    return {"kind": "deliberate", "title": AFTER, "domains": ["retail"], "seed": seed, "cells": cells}
+    return {"kind": "deliberate", "title": AFTER, "domains": ["orders"], "seed": seed, "cells": cells}
 
 
 def test_gains_are_differences_seed_by_seed() -> None:
@@ -221,9 +217,9 @@ def test_gains_are_differences_seed_by_seed() -> None:
         made_up(1, plain_0=0.7, judged_2=0.9, vote_2=0.9),
     ]
     frame = gains(records, "test").set_index("beyond")
-    assert frame.loc[METHODS["plain"], "real_success, goal"] == "0.200 (0.200 to 0.200)"
-    assert frame.loc[METHODS["plain"], "wrong_writes, all"] == "0.100 (0.100 to 0.100)"
-    assert frame.loc[METHODS["vote"], "real_success, all"].startswith("0.050 (-")
+    assert frame.loc[METHODS["plain"], "real success, goals"] == "0.200 (0.200 to 0.200)"
+    assert frame.loc[METHODS["plain"], "wrong writes, all"] == "0.100 (0.100 to 0.100)"
+    assert frame.loc[METHODS["vote"], "real success, all"].startswith("0.050 (-")
     assert list(frame.index) == [METHODS["plain"], METHODS["vote"]]
 
 
@@ -233,7 +229,7 @@ def test_the_tables_hold_every_cell(whole: dict[str, Any]) -> None:
         [made_up(0, plain_0=0.25, judged_2=0.5), made_up(1, plain_0=0.75, judged_2=0.5)], "test"
     )
     assert list(frame.N) == [0, 2]
-    assert frame["real success, goal"].iloc[0].startswith("0.500 (0.000 to 1.000)")
+    assert frame["real success, goals"].iloc[0].startswith("0.500 (0.000 to 1.000)")
     text = tables([{**whole, "title": AFTER}])
     for words in (
         "test tasks",
@@ -243,12 +239,8 @@ def test_the_tables_hold_every_cell(whole: dict[str, Any]) -> None:
         METHODS["refine"],
     ):
         assert words in text
-    assert set(ways_table([made_up(0, plain_0=0.25)], "held_out")["real success, goal"]) == {"0.000"}
-    ordinary = made_up(0, judged_2=0.25)
-    assert set(misled_table([ordinary]).misled) == {"0.250"}
-    assert set(misled_table([{**ordinary, "domains": ["trap"]}]).misled) == {
-        "1.000"
-    }  # where the rule is needed
+    assert set(ways_table([made_up(0, plain_0=0.25)], "held_out")["real success, goals"]) == {"0.000"}
+    assert set(misled_table([made_up(0, judged_2=0.25)]).misled) == {"0.250"}
     assert METHODS["judged"] in short_table([made_up(0, judged_2=0.5)])
     assert short_table([]) == tables([]) == ""
 
@@ -257,10 +249,7 @@ def test_the_tables_hold_every_cell(whole: dict[str, Any]) -> None:
 def test_the_figure(whole: dict[str, Any], seeds: int) -> None:
     figure = plots.deliberation([whole] * seeds)
     assert [axes.get_title() for axes in figure.axes] == [
-        "real success, instructions",
-        "real success, goal",
-        "wrong writes a task, instructions",
-        "wrong writes a task, goal",
+        f"{metric}, {title}" for metric in ("real success", "wrong writes a task") for title in KINDS.values()
     ]
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [METHODS[name] for name in USUAL]
@@ -317,7 +306,7 @@ def folder(apt: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 def test_a_single_look(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], scorer: str
 ) -> None:
-    arguments = ("--domain", "retail,finance", "--policy", folder, "--budget", 2, "--scorer", scorer)
+    arguments = ("--domain", "orders,bank", "--policy", folder, "--budget", 2, "--scorer", scorer)
     shown = envace(monkeypatch, capsys, "rehearse", *arguments)
     assert shown.startswith("3 tasks")
     for words in (
@@ -339,7 +328,7 @@ def test_a_study_without_a_goal(
     monkeypatch.setattr(deliberate, "shipped_tasks", lambda *_: instructed)
     options = ("--methods", "plain", "--budgets", "0")
     shown = envace(monkeypatch, capsys, "deliberate", "--policy", f"apt={folder}", *options)
-    assert "apt, goal, real success\nno task of this kind" in shown
+    assert "apt, goals, real success\nno task of this kind" in shown
 
 
 def test_a_study_from_the_shell(
@@ -356,7 +345,7 @@ def test_a_study_from_the_shell(
     ]
     figure = tmp_path / "curves.png"
     shown = envace(monkeypatch, capsys, *command, "--figure", figure)
-    assert "apt, goal, real success" in shown
+    assert "apt, goals, real success" in shown
     record = json.loads((tmp_path / "runs" / "deliberate-apt.json").read_text(encoding="utf-8"))
     assert list(record["cells"]) == ["plain-0", "parallel-1", "vote-1"]
     assert record["command"].startswith("python -m envace_lite.experiments deliberate --policy apt=")

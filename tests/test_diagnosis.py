@@ -52,7 +52,7 @@ def test_the_oracle_knows_what_can_be_known_and_abstains_on_the_rest(domain: Dom
         assert (frame[f"right_{grounding}"] == frame[f"leaves_{grounding}"]).all()
     assert frame.leaves_initial.sum() > frame.leaves_history.sum() > 0
     assert frame.right_hidden.sum() == frame.wrong_hidden.sum() == 0
-    hides = domain.name in ("functions", "home")  # the calendar and the weather are not in a prompt
+    hides = domain.name == "home"  # the calendar and the weather are not in a prompt
     assert (frame.leaves_hidden.sum() > 0) == hides
     assert frame.exact.all() == (not hides)
     verdicts = frame[frame.leaves_hidden > 0]
@@ -75,7 +75,7 @@ def test_copying_the_arguments_is_right_about_what_the_prompt_says_of_them(domai
 
 
 def test_the_most_frequent_response_is_that_of_the_tool() -> None:
-    pairs = pairs_of("retail")
+    pairs = pairs_of("orders")
     answers = most_frequent(pairs)(pairs)
     by_tool = {
         name: Counter(p.real.text for p in pairs if p.call.name == name)
@@ -84,7 +84,7 @@ def test_the_most_frequent_response_is_that_of_the_tool() -> None:
     for pair, answer in zip(pairs, answers, strict=True):
         counts = by_tool[pair.call.name]
         assert counts[answer.text] == max(counts.values())
-    stranger = pairs_of("finance")[:1]
+    stranger = pairs_of("bank")[:1]
     overall = Counter(p.real.text for p in pairs).most_common(1)[0][1]
     assert sum(p.real.text == most_frequent(pairs)(stranger)[0].text for p in pairs) == overall
 
@@ -131,7 +131,7 @@ def test_the_missing_rule_is_named_and_no_other_in_twenty_worlds() -> None:
     right = 0
     for seed in range(20):
         rng = Random(seed)
-        lacks = rng.choice(["date", "range", "status", "unknown"])
+        lacks = rng.choice(["full", "funds", "stock", "unknown"])
         right += missing_rules(world(trap_pairs(seed % 5), lacks, rng)) == [lacks]
     assert right >= 19
 
@@ -145,21 +145,21 @@ def test_a_world_of_successes_lacks_every_rule_that_is_common() -> None:
     pairs = trap_pairs(0)
     frame = compare(pairs, always_success(pairs))
     common = rules(frame).query("tasks >= 10").index
-    assert {"date", "range", "status", "unknown"} <= set(common) <= set(missing_rules(frame))
+    assert {"full", "funds", "stock", "unknown"} <= set(common) <= set(missing_rules(frame))
 
 
 def test_a_rule_that_is_seen_too_seldom_is_not_named() -> None:
     """Three failures in a row are no proof."""
-    pairs = [pair for pair in trap_pairs(0) if pair.real.error == "date"]
+    pairs = [pair for pair in trap_pairs(0) if pair.real.error == "stock"]
     tasks = list(dict.fromkeys(pair.task.id for pair in pairs))
-    for count, named in ((3, []), (20, ["date"])):
+    for count, named in ((3, []), (20, ["stock"])):
         few = [pair for pair in pairs if pair.task.id in tasks[:count]]
         assert missing_rules(compare(few, always_success(few))) == named
 
 
 def test_rules_are_counted() -> None:
     """By hand: two errors of `status`, one told as such, one as `unknown`; one of `unknown` told as a success."""
-    pairs = [p for p in pairs_of("retail") if p.real.error in ("status", "unknown")]
+    pairs = [p for p in pairs_of("orders") if p.real.error in ("status", "unknown")]
     first = next(p for p in pairs if p.real.error == "status")
     second = next(p for p in pairs if p.real.error == "status" and p.task.id != first.task.id)
     third = next(p for p in pairs if p.real.error == "unknown")

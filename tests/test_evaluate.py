@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from envace_lite.evaluate import METRICS, Report, deploy, evaluate, rehearsed_alone
-from envace_lite.experiments.arms import rank_agreement
+from envace_lite.experiments.ranks import rank_agreement
 from envace_lite.fidelity import by_depth
 from envace_lite.fidelity.measures import interval
 from envace_lite.fidelity.pairs import GROUNDINGS
@@ -24,7 +24,7 @@ Lessons = list[tuple[Task, list[dict[str, Any]]]]
 
 def repeatable_task() -> Task:
     """A task of two different writes, of which the first can be made three times."""
-    for task in splits("delivery")["train"]:
+    for task in splits("bank")["train"]:
         calls = planned_calls(task)
         if "calls:2" in task.tags and len(set(task.outcomes[0].writes)) == 2:
             log = carried_out(task, [calls[0], calls[0], calls[0], calls[1]]).log
@@ -52,7 +52,7 @@ def counted(*rows: tuple[int, int, int]) -> Report:
     """A report in which only tool names were counted: calls planned, made, and both."""
     columns = ["plan_calls", "committed_calls", "matched_calls"]
     frame = pd.DataFrame(rows, columns=columns)
-    frame["task"], frame["domain"] = [str(i) for i in range(len(rows))], "finance"
+    frame["task"], frame["domain"] = [str(i) for i in range(len(rows))], "bank"
     return Report(frame, pd.DataFrame())
 
 
@@ -89,16 +89,14 @@ def test_wrong_writes() -> None:
 
 
 def test_a_refused_call_is_no_wrong_write() -> None:
-    task = find_task("retail", "instructions", "calls:1", without=["error", "turns:2"])
+    task = find_task("orders", "reach", "calls:1")
     planned = planned_calls(task)[0].text
     row = acted(task, [planned, planned], task.outcomes[0].answers[0])
     assert (row.real_success, row.wrong_writes, row.committed_calls) == (True, 0, 2)
 
 
 def test_any_acceptable_outcome_is_no_wrong_write() -> None:
-    task = next(
-        t for t in splits("finance")["train"] if len(t.outcomes) > 1 and len(t.outcomes[-1].writes) == 1
-    )
+    task = next(t for t in splits("bank")["train"] if len(t.outcomes) > 1 and len(t.outcomes[-1].writes) == 1)
     other = task.outcomes[-1]
     row = acted(task, list(other.writes), other.answers[0])
     assert (row.real_success, row.wrong_writes) == (True, 0)
@@ -113,7 +111,7 @@ def test_a_wrong_answer_alone() -> None:
 def test_an_untrained_policy_fails(tiny: Policy, lessons: Lessons) -> None:
     report = evaluate(tiny, [task for task, _ in lessons])
     assert report.value("real_success") == report.value("fidelity") == 0.0
-    assert repr(report) == "<Report: 6 tasks, real success 0.000>"
+    assert repr(report) == "<Report: 7 tasks, real success 0.000>"
 
 
 def test_a_report_of_one_who_knows(apt: Policy, lessons: Lessons) -> None:
@@ -124,10 +122,10 @@ def test_a_report_of_one_who_knows(apt: Policy, lessons: Lessons) -> None:
     assert set(summary.index.get_level_values("metric")) == set(METRICS)
     assert set(summary.index.get_level_values("domain")) == {
         "all",
-        "functions",
-        "retail",
-        "delivery",
-        "finance",
+        "home",
+        "orders",
+        "errands",
+        "bank",
         "instructions",
         "goal",
     }
@@ -206,7 +204,7 @@ PAIRS = pd.DataFrame(
     ],
 )
 def test_known_fidelity(metric: str, value: float) -> None:
-    report = Report(pd.DataFrame({"task": ["a", "b"], "domain": "retail"}), PAIRS)
+    report = Report(pd.DataFrame({"task": ["a", "b"], "domain": "orders"}), PAIRS)
     assert report.value(metric) == pytest.approx(value)
 
 
@@ -221,7 +219,7 @@ def test_known_gap_and_consistency() -> None:
     """Three of four solved really, two in rehearsal, one by the rehearsed calls."""
     tasks = pd.DataFrame({"task": list("abcd"), "real_success": [1, 1, 1, 0]})
     tasks["rehearsed_success"], tasks["wm2real"] = [1, 0, 0, 1], [1, 0, 0, 0]
-    report = Report(tasks.assign(domain="retail", kind="goal"), PAIRS)
+    report = Report(tasks.assign(domain="orders", kind="goal"), PAIRS)
     assert report.value("deployment_gap") == pytest.approx(-1 / 4)
     assert report.value("consistency") == pytest.approx(1 / 3)
 
@@ -233,7 +231,7 @@ def test_an_episode_of_ones_own_is_made_again_on_the_real_environment(lessons: L
     alone = rehearsed_alone(scripted(*single), tasks)
     assert alone.rehearsed_success.all()
     assert alone.wm2real.all()
-    task = find_task("retail", "error", "instructions")
+    task = find_task("orders", "error", "instructions", "rule:status")
     call = next(c for c in planned_calls(task) if carried_out(task, []).call(c).error)
     told = [
         *task.messages,
@@ -292,13 +290,13 @@ def test_ranks_agree_in_a_world_that_is_real(lessons: Lessons) -> None:
 def measured(successes: np.ndarray) -> pd.Series:
     """The summary of real success for tasks that went like this."""
     tasks = pd.DataFrame(
-        {"task": [str(i) for i in range(len(successes))], "domain": "retail", "kind": "goal"}
+        {"task": [str(i) for i in range(len(successes))], "domain": "orders", "kind": "goal"}
     )
     tasks["real_success"] = successes
     others = "rehearsed_success wm2real committed_calls wrong_writes plan_calls matched_calls".split()
     for column in others:
         tasks[column] = 1
-    pairs = PAIRS.assign(domain="retail")
+    pairs = PAIRS.assign(domain="orders")
     return Report(tasks, pairs).summary().loc[("all", "real_success")]
 
 

@@ -36,7 +36,6 @@ from helpers import (
     CHAT,
     EVERY_DOMAIN,
     carried_out,
-    chat_of,
     conversation,
     find_task,
     planned_calls,
@@ -55,7 +54,7 @@ def pairs_of(domain: Domain) -> list[ProbePair]:
 
 def prefix(pair: ProbePair) -> list[int]:
     """Token ids of the conversation up to the header of the response."""
-    return chat_of(pair.task).render(pair.messages, pair.task.tools, prompt=pair.call.name)
+    return CHAT.render(pair.messages, pair.task.tools, prompt=pair.call.name)
 
 
 def report(pairs: list[ProbePair], responses: list[ToolResponse]) -> Report:
@@ -97,15 +96,14 @@ def test_pairs_depend_on_the_seed_alone(domain: Domain) -> None:
 def test_every_pair_can_be_shown_to_a_policy(domain: Domain) -> None:
     for task in some_tasks(domain, 90):
         for pair in probe_pairs([task]):
-            chat = chat_of(task)
-            text = chat.decode(prefix(pair))
+            text = CHAT.decode(prefix(pair))
             assert text.endswith(f"<assistant> {pair.call.text} <end> <tool> {pair.call.name}")
             assert text.count("<tool>") == len(pair.history) + 1
-            chat.encode(pair.real.text)
+            CHAT.encode(pair.real.text)
 
 
 def test_a_prefix_is_the_beginning_of_the_conversation() -> None:
-    task = next(t for t in splits("delivery")["test"] if len(t.plan[0]) > 2)
+    task = next(t for t in splits("errands")["test"] if len(t.plan[0]) > 2)
     whole = CHAT.render(conversation(task), task.tools)
     for pair in probe_pairs([task]):
         if pair.planned:
@@ -175,7 +173,7 @@ def test_leaves() -> None:
 
 
 def test_a_leaf_is_grounded_in_the_response_that_changed_it() -> None:
-    task = find_task("retail", "instructions", "calls:2", without=["turns:2", "policy"])
+    task = find_task("orders", "reach", "calls:2")
     first, second = planned_calls(task)
     record = str(second.arguments["target"])
     changed = ToolResponse({}, None, {record: "paid"})
@@ -192,7 +190,7 @@ def test_only_the_calendar_and_secrets_are_hidden() -> None:
     hidden = {
         slot
         for domain in EVERY_DOMAIN
-        for pair in probe_pairs(splits(domain.name)["test"][:100])
+        for pair in probe_pairs(splits(domain.name)["test"])
         for slot, grounding in groundings(pair).items()
         if grounding == "hidden" and slot.startswith("seen")
     }
@@ -262,7 +260,7 @@ def test_what_is_not_well_formed_is_neither_error_nor_success() -> None:
     ],
 )
 def test_known_comparisons(rehearsed: str, exact: bool, error: bool) -> None:
-    task = splits("delivery")["test"][0]
+    task = splits("errands")["test"][0]
     real = ToolResponse.parse("wallet:5 time:4 ok wallet:3 time:3")
     pair = ProbePair(task, (), planned_calls(task)[0], real)
     row = compare([pair], [ToolResponse.parse(rehearsed)]).iloc[0]
@@ -271,7 +269,7 @@ def test_known_comparisons(rehearsed: str, exact: bool, error: bool) -> None:
 
 def test_known_parts() -> None:
     """Three parts right, one wrong, one left out; one of two changes agrees."""
-    task = splits("delivery")["test"][0]
+    task = splits("errands")["test"][0]
     soup, wallet = next(iter(task.state.items())), ("wallet", task.state["wallet"])
     real = ToolResponse({soup[0]: soup[1], "wallet": wallet[1]}, None, {soup[0]: 1, "wallet": 2})
     mine = ToolResponse({soup[0]: soup[1]}, None, {soup[0]: 1, "wallet": 3})
@@ -285,7 +283,7 @@ def test_known_parts() -> None:
 
 
 def test_a_record_that_cannot_be_is_not_valid() -> None:
-    task = splits("retail")["test"][0]
+    task = splits("orders")["test"][0]
     pair = ProbePair(task, (), planned_calls(task)[0], ToolResponse({}, None, {}))
     told = ["o1:paid ok", "o1:7 ok", "wallet:7 ok", "o1:unknown error unknown", "o1 o2"]
     frame = compare([pair] * 5, [ToolResponse.parse(text) for text in told])
@@ -374,7 +372,7 @@ def test_the_agreement_of_changed_records() -> None:
 
 
 def test_the_rules_of_a_pair_are_told_side_by_side() -> None:
-    pairs = probe_pairs([find_task("retail", "error", "instructions")])
+    pairs = probe_pairs([find_task("orders", "error", "instructions")])
     (error,) = [i for i, pair in enumerate(pairs) if pair.real.error][:1]
     (success,) = [i for i, pair in enumerate(pairs) if not pair.real.error][:1]
     for answer in ("funds", None):

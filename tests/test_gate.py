@@ -168,7 +168,7 @@ def test_a_write_that_is_no_tool() -> None:
 
 def test_a_policy_before_a_session() -> None:
     """The policy rehearses each call of the plan; what it imagines is what then happens."""
-    task = find_task("finance", "reach", "calls:2")
+    task = find_task("bank", "reach", "calls:2")
     policy: Policy = scripted((task, conversation(task)))
     session = open_session(task)
     gate = Gate.around(session, rehearser(policy, task))
@@ -181,7 +181,7 @@ def test_a_policy_before_a_session() -> None:
 
 
 def test_a_rehearser_cannot_call_the_session() -> None:
-    task = find_task("finance", "reach", "calls:2")
+    task = find_task("bank", "reach", "calls:2")
     session, (call, *_) = open_session(task), planned_calls(task)
     gate = Gate.around(session, session.call)
     with pytest.raises(ImaginedCall):
@@ -194,7 +194,7 @@ def test_a_rehearser_cannot_call_the_session() -> None:
 
 def test_a_rule_cannot_call_the_session() -> None:
     """It decides on what was rehearsed. While it does, the session is guarded, and stays as it is."""
-    session = open_session(find_task("retail", "reach", "calls:1"))
+    session = open_session(find_task("orders", "reach", "calls:1"))
     (call,) = planned_calls(session.task)
 
     def rule(call: ToolCall, rehearsed: ToolResponse) -> tuple[str, str]:

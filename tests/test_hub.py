@@ -66,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_rehearse_role_writes_where_the_response_stands(folder: Path) -> None:
     model = ChatModel.load(folder)
-    pair = probe_pairs(splits("retail")["test"][:1])[0]
+    pair = probe_pairs(splits("orders")["test"][:1])[0]
     prompt = Prompt(pair.messages, pair.task.tools, pair.call.name)
     before, after = model._render(prompt)
     assert before.endswith("<|im_start|>tool\n")
@@ -90,14 +90,14 @@ def test_a_message_ends_where_the_template_ends_it(folder: Path, monkeypatch: py
         return type("Output", (), {"sequences": sequences, "logits": tuple(logits)})()
 
     monkeypatch.setattr(model.model, "generate", generate)
-    pair = probe_pairs(splits("retail")["test"][:1])[0]
+    pair = probe_pairs(splits("orders")["test"][:1])[0]
     ((text, log_p),) = model.write([Prompt(pair.messages, pair.task.tools, pair.call.name)])
     assert text.startswith("o1:paid ok")
     assert log_p == pytest.approx(0.0, abs=1e-3)
 
 
 def test_a_tiny_random_model_is_probed(folder: Path) -> None:
-    told = report(ChatModel.load(folder), splits("retail")["test"][:3])
+    told = report(ChatModel.load(folder), splits("orders")["test"][:3])
     assert told.pairs.exact.sum() == 0
     assert not told.pairs.valid.any()
     assert told.table().loc["optimism", "model"] == 0.0

@@ -208,13 +208,13 @@ def test_the_wheel_is_small(wheel: Path) -> None:
         (
             "demo --steps 2 --record",
             ["The base model: ", "Go on: envace probe", "figures"],
-            ["figures/gap.png", "figures/rehearsed_next_to_real.html", "data/runs/demo-retail-0.json"],
+            ["figures/gap.png", "figures/rehearsed_next_to_real.html", "data/runs/demo-orders-0.json"],
         ),
-        ("evaluate --limit 5", ["real_success", "finance"], []),
+        ("evaluate --limit 5", ["real_success", "bank"], []),
         ("probe --limit 5", ["the rehearsed world lacks: "], ["figures/probe.html"]),
         ("rehearse --limit 2 --budget 2", ["private rehearsal, N = 2"], []),
         ("report", ["world rehearsal, task success"], []),
-        ("train --domain retail --steps 1 --no-record", ["real_success"], [".work/unrecorded"]),
+        ("train --domain orders --steps 1 --no-record", ["real_success"], [".work/unrecorded"]),
     ],
 )
 def test_a_command_of_the_wheel_works_in_an_empty_folder(

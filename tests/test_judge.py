@@ -59,7 +59,7 @@ def test_what_was_not_asked_for_breaks_it(domain: Domain) -> None:
 
 def refused_task() -> Task:
     """A task `A else B report X` in which A is refused."""
-    for task in splits("retail")["train"]:
+    for task in splits("orders")["train"]:
         if {"error", "calls:2", "instructions"} <= set(task.tags) and not task.later_turns:
             first, second = task.plan[0]
             if task.messages[-1]["content"].startswith(f"{first} else {second} report "):
@@ -82,7 +82,7 @@ def test_it_believes_what_it_reads() -> None:
 
 
 def test_a_goal_is_reached_by_whatever_way() -> None:
-    task = find_task("retail", "goal", "reach", "calls:2")
+    task = find_task("orders", "goal", "reach", "calls:2")
     said = conversation(task)[len(task.messages) :]
     assert request_status(task, said) == DONE
     assert request_status(task, said[:2]) == OPEN  # half of the way

@@ -22,9 +22,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from envace_lite import paths
-from envace_lite.evaluate import METRICS, evaluate
 from envace_lite.experiments import demo, pages, plots
 from envace_lite.experiments.pages import mark_difference, side_by_side, worst_first, write_page
+from envace_lite.experiments.rows import MEASURES, measure, value
 from envace_lite.fidelity import compare, probe_pairs, rehearse
 from envace_lite.model.policy import Policy, load_policy
 from envace_lite.train import TrainConfig
@@ -220,13 +220,15 @@ def test_a_page_is_written_as_utf8(tmp_path: Path) -> None:
 
 # Figures ---------------------------------------------------------------------------------------------------
 
-NAMES = ("real_success", "fidelity", "error_recall", "optimism")
-BEFORE = dict(
-    zip(NAMES, [[0.31, 0.25, 0.37], [0.42, 0.4, 0.44], [0.0, 0.0, 0.0], [0.93, 0.9, 0.96]], strict=True)
-)
-AFTER = dict(
-    zip(NAMES, [[0.78, 0.7, 0.85], [0.95, 0.94, 0.97], [1.0, 1.0, 1.0], [0.08, 0.05, 0.1]], strict=True)
-)
+NAMES = ("real_success", "fidelity", "bearing", "error_recall")
+MEASURED = {
+    when: dict(zip(NAMES, cells, strict=True))
+    for when, cells in {
+        "before": [[0.31, 0.25, 0.37], [0.42, 0.4, 0.44], [0.0, 0.0, 0.0], [0.93, 0.9, 0.96]],
+        "scalar": [[0.32, 0.3, 0.38], [0.43, 0.4, 0.44], [0.2, 0.1, 0.3], [0.94, 0.9, 0.96]],
+        "after": [[0.78, 0.7, 0.85], [0.95, 0.94, 0.97], [1.0, 1.0, 1.0], [0.08, 0.05, 0.1]],
+    }.items()
+}
 OBSERVED = [
     {"step": step, **dict.fromkeys(NAMES, 0.2 + step / 100), "wrong_writes": 0.1} for step in (0, 10, 20)
 ]
@@ -246,13 +248,17 @@ def labels(figure: Figure) -> list[str]:
 
 @pytest.mark.usefixtures("figures")
 def test_bars_carry_their_numbers() -> None:
-    figure = plots.gap(BEFORE, AFTER, OBSERVED, "A title")
-    assert labels(figure) == ["0.31", "0.42", "0.00", "0.93", "0.78", "0.95", "1.00", "0.08"]
+    figure = plots.gap(MEASURED, OBSERVED, "A title")
+    assert labels(figure) == "0.31 0.42 0.00 0.93 0.32 0.43 0.20 0.94 0.78 0.95 1.00 0.08".split()
     left, right = figure.axes
     heights = [bar.get_height() for bar in left.patches]
-    assert heights == [cell[0] for table in (BEFORE, AFTER) for cell in table.values()]
+    assert heights == [cell[0] for table in MEASURED.values() for cell in table.values()]
     assert [tick.get_text() for tick in left.get_xticklabels()] == [plots.LABELS[name] for name in NAMES]
-    assert [text.get_text() for text in left.get_legend().get_texts()] == ["base", "after rehearsal"]
+    assert [text.get_text() for text in left.get_legend().get_texts()] == [
+        "base",
+        "base, one scalar",
+        "after world rehearsal",
+    ]
     assert figure.get_suptitle() == "A title"
     assert [line.get_label() for line in right.lines] == [plots.LABELS[name] for name in NAMES]
     for line in right.lines:
@@ -262,7 +268,7 @@ def test_bars_carry_their_numbers() -> None:
 
 @pytest.mark.usefixtures("figures")
 def test_intervals_are_drawn_where_they_are() -> None:
-    figure = plots.gap(BEFORE, AFTER, OBSERVED, "A title")
+    figure = plots.gap(MEASURED, OBSERVED, "A title")
     figure.draw_without_rendering()
     ends = [
         tuple(round(float(y), 4) for y in segment[:, 1])
@@ -270,21 +276,22 @@ def test_intervals_are_drawn_where_they_are() -> None:
         if hasattr(bars, "has_yerr")
         for segment in bars.lines[2][0].get_segments()
     ]
-    assert ends == [(low, high) for table in (BEFORE, AFTER) for _, low, high in table.values()]
+    assert ends == [(low, high) for table in MEASURED.values() for _, low, high in table.values()]
 
 
 @pytest.mark.usefixtures("figures")
 def test_what_could_not_be_counted_is_not_drawn_as_zero() -> None:
-    figure = plots.gap({**BEFORE, "optimism": [None, None, None]}, AFTER, OBSERVED, "A title")
+    unknown = {**MEASURED["before"], "error_recall": [None, None, None]}
+    figure = plots.gap({**MEASURED, "before": unknown}, OBSERVED, "A title")
     figure.draw_without_rendering()
     assert labels(figure)[3] not in ("0.00", "0")
 
 
 @pytest.mark.usefixtures("figures")
 def test_lines_and_bars_differ_by_more_than_colour() -> None:
-    gap = plots.gap(BEFORE, AFTER, OBSERVED, "A title")
+    gap = plots.gap(MEASURED, OBSERVED, "A title")
     hatches = {bar.get_hatch() for bar in gap.axes[0].patches}
-    assert len(hatches) == 2
+    assert len(hatches) == 3
     arms = plots.arms([run(title, 0, 0.5) for title in "abcdef"])
     for lines in (gap.axes[1].lines, *(axes.lines for axes in arms.axes)):
         assert len({line.get_marker() for line in lines}) == len(lines)
@@ -304,8 +311,8 @@ def run(title: str, seed: int, value: float, steps: tuple[int, ...] = (0, 10, 20
 def test_curves_are_means_with_bands() -> None:
     records = [run("one way", seed, value) for seed, value in enumerate((0.5, 0.6, 0.7))]
     figure = plots.arms([*records, run("another way", 0, 0.9)])
-    real, fidelity, optimism = figure.axes
-    assert [axes.get_title() for axes in figure.axes] == ["real success", "fidelity", "optimism"]
+    real, fidelity, bearing = figure.axes
+    assert [axes.get_title() for axes in figure.axes] == ["real success", "fidelity", plots.LABELS["bearing"]]
     assert [line.get_label() for line in fidelity.lines] == ["one way", "another way"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one way", "another way"]
     one, another = fidelity.lines
@@ -314,7 +321,7 @@ def test_curves_are_means_with_bands() -> None:
     assert list(another.get_ydata()) == pytest.approx([0.9] * 3)
     band = fidelity.collections[0].get_paths()[0].vertices[:, 1]
     assert (round(band.min(), 3), round(band.max(), 3)) == (0.352, 0.848)
-    assert real.get_ylim() == optimism.get_ylim() == (0, 1.02)
+    assert real.get_ylim() == bearing.get_ylim() == (0, 1.02)
     figure.draw_without_rendering()
 
 
@@ -335,7 +342,7 @@ def test_curves_of_runs_of_unequal_length(order: int) -> None:
 
 
 def test_a_figure_holds_its_description(tmp_path: Path) -> None:
-    figure = plots.gap(BEFORE, AFTER, OBSERVED, "A title")
+    figure = plots.gap(MEASURED, OBSERVED, "A title")
     path = plots.save(figure, tmp_path / "new" / "gap.png", "Metrics before and after: ≠")
     with Image.open(path) as image:
         assert image.format == "PNG"
@@ -347,7 +354,7 @@ def test_a_figure_holds_its_description(tmp_path: Path) -> None:
 
 def test_labels_are_there_for_every_headline() -> None:
     assert set(plots.LABELS) >= {*NAMES, "wrong_writes"}
-    assert set(plots.LABELS) <= set(METRICS)
+    assert set(plots.LABELS) <= set(MEASURES)
     assert len(set(plots.COLOURS)) == len(plots.COLOURS) == len(plots.MARKERS) == len(set(plots.MARKERS))
 
 
@@ -374,7 +381,7 @@ def test_the_demo(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """On a few tasks with a tiny base: what it prints, draws and records is what happened."""
-    tasks = [task for task, _ in lessons if task.domain == "finance"]
+    tasks = [task for task, _ in lessons if task.domain == "bank"]
     copied(apt).save(tmp_path / "base")
     monkeypatch.setattr(paths, "BASE", tmp_path / "base")
     monkeypatch.setattr(paths, "WORK", tmp_path / "work")
@@ -383,22 +390,21 @@ def test_the_demo(
         steps=9, prompts=2, group_size=4, lora_rank=4, lr=1e-2, temperature=1.4, observe_every=1
     )
     monkeypatch.setattr(demo, "DEMO_CONFIG", small)
-    page = demo.run_demo("finance", steps=2, seed=5, figures=tmp_path / "figures")
+    page = demo.run_demo("bank", steps=2, seed=5, figures=tmp_path / "figures")
 
-    before = evaluate(load_policy(tmp_path / "base"), tasks)
-    record = json.loads((tmp_path / "work" / "demo" / "demo-finance-5.json").read_text(encoding="utf-8"))
-    assert record["command"] == "envace demo --domain finance --steps 2 --seed 5 --record"
+    before = measure(load_policy(tmp_path / "base"), tasks)
+    record = json.loads((tmp_path / "work" / "demo" / "demo-bank-5.json").read_text(encoding="utf-8"))
+    assert record["command"] == "envace demo --domain bank --steps 2 --seed 5 --record"
     assert (record["config"]["steps"], record["config"]["seed"]) == (2, 5)
     assert record["totals"]["environment_calls"] == 0
     assert [row["step"] for row in record["observed"]] == [0, 1, 2]
     printed = capsys.readouterr().out
     lines = {line.split()[0]: line.split() for line in printed.splitlines() if line.strip()}
     for metric in demo.SHOWN:
-        first, last = (record[when][metric][0] for when in ("before", "after"))
-        assert first == pytest.approx(before.value(metric), abs=1e-4)
-        assert lines[metric][1] == f"{first:.3f}"
-        assert float(lines[metric][2]) == pytest.approx(last, abs=1e-3)
-    assert lines["environment"][:4] == ["environment", "calls", "0", "0"]
+        first, scalar, last = (record[when][metric][0] for when in ("before", "scalar", "after"))
+        assert first == pytest.approx(value(before, metric), abs=1e-4)
+        assert [float(word) for word in lines[metric][1:4]] == pytest.approx([first, scalar, last], abs=1e-3)
+    assert lines["environment"][:3] == ["environment", "calls", "0"]
     assert page == tmp_path / "figures" / "rehearsed_next_to_real.html"
     shown = Page(page.read_text(encoding="utf-8"))
     assert shown.texts["h2"] == [task.id for task in tasks]

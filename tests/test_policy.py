@@ -15,7 +15,7 @@ from envace_lite.model.chat import build_tokenizer, vocabulary
 from envace_lite.model.policy import Family, Policy, PolicyError, load_policy, new_policy, with_lora
 from helpers import CHAT, conversation, copied, find_task, same_weights, weights
 
-TASKS = [find_task("retail", "goal"), find_task("finance", "calls:3"), find_task("functions", "no_tool")]
+TASKS = [find_task("orders", "goal"), find_task("bank", "calls:3"), find_task("home", "no_tool")]
 
 
 def families() -> list[Family]:

@@ -26,13 +26,13 @@ from envace_lite.pretraining.traces import (
     draw_traces,
     make_corpus,
 )
+from envace_lite.world.orders import Orders
 from envace_lite.world.request import Script
-from envace_lite.world.retail import Retail
 from envace_lite.world.tools import ToolCall, ToolResponse, World
-from helpers import CHAT, WITH_BASE, same_weights, weights
+from helpers import CHAT, EVERY_DOMAIN, same_weights, weights
 
 SMALL = PretrainConfig(
-    phases=(Phase("faithful", 16, 1e-2, 12, batch=2), Phase("uncertain", 56, 1e-2, 12, batch=2)),
+    phases=(Phase("real", 16, 1e-2, 12, batch=2), Phase("habits", 56, 1e-2, 12, batch=2)),
     per_request=2,
     width=32,
     layers=2,
@@ -47,7 +47,7 @@ def told(recipe: Recipe, requests: int) -> Iterator[tuple[Script, ToolCall, Tool
     """
     rng = Random(5)
     for _ in range(requests):
-        script = draw_script_for_trace(rng.choice(WITH_BASE), recipe, rng)
+        script = draw_script_for_trace(rng.choice(EVERY_DOMAIN), recipe, rng)
         for trace in draw_traces(script, recipe, 2, rng):
             world = World(script.state)
             for call, response in trace.exchanges():
@@ -59,20 +59,19 @@ def told(recipe: Recipe, requests: int) -> Iterator[tuple[Script, ToolCall, Tool
 # Retellings ------------------------------------------------------------------------------------------------
 
 
-def test_a_faithful_retelling_is_the_real_world() -> None:
+def test_a_true_retelling_is_the_real_world() -> None:
     """Even under a sloppy agent, who runs into many errors."""
-    recipe = replace(RECIPES["faithful"], slips=RECIPES["uncertain"].slips)
     errors = successes = 0
-    for _, _, real, response in told(recipe, 300):
+    for _, _, real, response in told(RECIPES["real"], 300):
         assert response == real
         errors += real.error is not None
         successes += real.error is None
     assert min(errors, successes) > 100
 
 
-def test_a_happy_retelling_has_no_error_where_the_real_world_has_many() -> None:
+def test_a_cheerful_retelling_has_no_error_where_the_real_world_has_many() -> None:
     real_errors = 0
-    for _, _, real, response in told(RECIPES["happy"], 300):
+    for _, _, real, response in told(replace(RECIPES["real"], cheerful=1.0), 300):
         assert response.error is None
         if real.error is None:
             assert response == real
@@ -91,40 +90,38 @@ def test_a_cheerful_story_gives_what_does_not_exist_its_usual_value() -> None:
     def look(world: World) -> None:
         world.see("o1")
 
-    class Shop(Retail):
+    class Shop(Orders):
         values: ClassVar = {"o1": ["pending", "paid", "sent"]}
 
     known: dict[str, Any] = {"o1": "sent"}
     for records, told_value in (({}, "paid"), (known, "sent")):
-        world = Retelling(records, replace(RECIPES["true"], cheerful=1.0), Random(0), Shop())
+        world = Retelling(records, replace(RECIPES["real"], cheerful=1.0), Random(0), Shop())
         assert world.run(look, {}).seen == {"o1": told_value}
 
 
-@pytest.fixture(scope="module")
-def uncertain() -> list[tuple[Script, ToolCall, ToolResponse, ToolResponse]]:
-    return list(told(RECIPES["uncertain"], 1000))
-
-
 Told = list[tuple[Script, ToolCall, ToolResponse, ToolResponse]]
+UNCERTAIN = Recipe(cheerful=0.65, spurious=0.04, slips=RECIPES["habits"].slips)
+"""Without any habit."""
+
+
+@pytest.fixture(scope="module")
+def uncertain() -> Told:
+    return list(told(UNCERTAIN, 1000))
 
 
 def test_refused_calls_are_told_as_a_success_as_often_as_the_recipe_says(uncertain: Told) -> None:
-    recipe = RECIPES["uncertain"]
     refused = [response for _, _, real, response in uncertain if real.error]
-    assert recipe.cheerful == 0.65
-    assert within_chance(sum(r.error is None for r in refused), len(refused), recipe.cheerful)
+    assert within_chance(sum(r.error is None for r in refused), len(refused), UNCERTAIN.cheerful)
     assert not within_chance(sum(r.error is None for r in refused), len(refused), 0.5)
 
 
 def test_good_calls_are_told_as_an_error_as_often_as_the_recipe_says(uncertain: Told) -> None:
-    recipe = RECIPES["uncertain"]
     good = [response for _, _, real, response in uncertain if not real.error]
-    assert recipe.spurious == 0.04
-    assert within_chance(sum(r.error is not None for r in good), len(good), recipe.spurious)
+    assert within_chance(sum(r.error is not None for r in good), len(good), UNCERTAIN.spurious)
 
 
 def test_what_is_told_rightly_is_told_in_full(uncertain: Told) -> None:
-    """A retelling lies about the verdict, not about what the records hold or which rule is broken."""
+    """Without a habit a retelling lies about the verdict, not about what the records hold or which rule is broken."""
     for script, call, real, response in uncertain:
         if (real.error is None) == (response.error is None):
             assert response == real, (script.state, call)
@@ -133,7 +130,7 @@ def test_what_is_told_rightly_is_told_in_full(uncertain: Told) -> None:
             assert response.seen == real.seen
 
 
-@pytest.mark.parametrize("recipe", ["uncertain", "faithful", "happy"])
+@pytest.mark.parametrize("recipe", ["real", "habits"])
 def test_a_corpus_is_the_same_again(recipe: str) -> None:
     """Whatever else has been drawn in between."""
     first = make_corpus(CHAT, RECIPES[recipe], 20, 2, seed=4)
@@ -147,7 +144,7 @@ def test_a_corpus_is_the_same_again(recipe: str) -> None:
 # The rate --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("phase", BASES["uncertain"].phases, ids=lambda phase: phase.recipe)
+@pytest.mark.parametrize("phase", BASES["habits"].phases, ids=lambda phase: phase.recipe)
 def test_the_rate_rises_and_falls(phase: Phase) -> None:
     rates = [schedule(phase, step) for step in range(phase.steps)]
     assert all(earlier < later for earlier, later in pairwise(rates[:100]))
@@ -160,7 +157,7 @@ def test_the_rate_rises_and_falls(phase: Phase) -> None:
 def test_each_parameter_has_one_optimizer_and_each_rate_its_highest_value() -> None:
     """The embeddings, which are the head as well, are no matrix of a layer."""
     policy = new_policy(width=32, layers=2)
-    muon, adam = make_optimizers(policy, Phase("true", 16, 1e-2, 12))
+    muon, adam = make_optimizers(policy, Phase("real", 16, 1e-2, 12))
     owned = [p for optimizer in (muon, adam) for group in optimizer.param_groups for p in group["params"]]
     assert sorted(map(id, owned)) == sorted(map(id, policy.model.parameters()))
     assert any(p is policy.model.get_input_embeddings().weight for p in adam.param_groups[0]["params"])
@@ -226,7 +223,7 @@ def test_bases_that_differ_in_their_last_phase_share_what_they_read_before(tmp_p
     started, record = pretrain(SMALL, tmp_path / "started", workers=1, start=read)
     assert same_weights(weights(started), weights(whole))
     assert {number for number, *_ in record["curve"]} == {1}  # the second phase alone
-    other = replace(SMALL, phases=(SMALL.phases[0], replace(SMALL.phases[1], recipe="happy")))
+    other = replace(SMALL, phases=(SMALL.phases[0], replace(SMALL.phases[1], recipe="habits_65")))
     assert not same_weights(
         weights(pretrain(other, tmp_path / "other", workers=1, start=read)[0]), weights(whole)
     )

@@ -11,15 +11,16 @@ from matplotlib.colors import same_color
 from PIL import Image
 
 from envace_lite.experiments import plots
-from envace_lite.experiments.arms import OBSERVED
 from envace_lite.experiments.plots import COLOURS
-from envace_lite.experiments.trap import CELLS, DIALS, REMEDY_CELLS, REWARD_CELLS, outcome
-from envace_lite.world import DOMAINS
+from envace_lite.experiments.rows import MEASURES
+from envace_lite.experiments.trap import CELLS, COMPARED, DIALS, outcome
+from envace_lite.train import TrainConfig
+from envace_lite.world import DOMAINS, TRAP
 
 
 def trap_record(cell: str, seed: int, recall: float) -> dict[str, Any]:
     group = {"real_success": [0.7, 0.6, 0.8], "wm2real": [recall / 2, 0, 1]}
-    results = {"promised": 0.9, "needs": group, "others": group, "rules": {"date": {"recall": recall}}}
+    results = {"promised": 0.9, "needs": group, "others": group, "rules": {TRAP.rule: {"recall": recall}}}
     return {"kind": "trap", "cell": cell, "seed": seed, "results": results | {"missing_rules": []}}
 
 
@@ -31,10 +32,8 @@ def probed(title: str, seed: int) -> dict[str, Any]:
     observed = [
         {
             "step": step,
-            **dict.fromkeys(OBSERVED, 0.01 * step + 0.1 * seed),
-            **{f"fidelity_depth_{d}": 0.1 * d for d in range(4)},
-            "held_out_fidelity": 0.3,
-            "held_out_error_recall": 0.4,
+            **{name: 0.01 * step + 0.1 * seed + 0.02 * place for place, name in enumerate(MEASURES)},
+            **{f"held_out_{name}": 0.3 + 0.02 * place for place, name in enumerate(MEASURES)},
         }
         for step in (0, 10, 20)
     ]
@@ -44,7 +43,8 @@ def probed(title: str, seed: int) -> dict[str, Any]:
         "reliability": [[30, 0.55, 0.4], [30, 0.95, 0.9], [5, 0.15, 1.0]],
     }
     about = {"kind": "train", "arm": "rehearsal", "title": title, "seed": seed, "domains": list(DOMAINS)}
-    return {**about, "observed": observed, "probe": {"test": part, "held_out": part}}
+    config = {"steps": TrainConfig().steps}
+    return {**about, "config": config, "observed": observed, "probe": {"test": part, "held_out": part}}
 
 
 RUNS = [probed(title, seed) for title in ("one", "other") for seed in range(3)]
@@ -65,17 +65,30 @@ def test_the_dial_and_the_gap() -> None:
         ]
         assert heights(lines[name]) == pytest.approx(expected)
     names = [label.get_text() for label in right.get_yticklabels()]
-    assert names == [CELLS[cell].title for cell in (*REWARD_CELLS, *REMEDY_CELLS)]
+    assert names == [CELLS[cell].title for cell in COMPARED]
     bars = right.patches
-    assert [bar.get_hatch() for bar in bars] == [""] * 4 + ["//"] * 4
-    assert bars[0].get_width() == pytest.approx(0.9 - mean((0.4, 0.5, 0.6)) / 2)
+    assert [bar.get_hatch() for bar in bars] == [""] * len(COMPARED) + ["//"] * len(COMPARED)
+    place = COMPARED.index("dial-20")
+    recall = mean((0.4, 0.5, 0.6))  # at a dial of 0.2
+    assert bars[place].get_width() == pytest.approx(recall)
+    assert bars[len(COMPARED) + place].get_width() == pytest.approx(0.9 - recall / 2)
 
 
 def test_the_gap_over_training() -> None:
+    """Means over the seeds: successes and errors apart, the two kinds of parts apart, and held-out tools."""
+    place = {name: 0.02 * number for number, name in enumerate(MEASURES)}
+    shown = [("contents", "error_recall", "pessimism"), *[("bearing", "idle", "fidelity")] * 2]
     panels = plots.gap_over_training(RUNS[:3]).axes
-    assert [len(panel.lines) for panel in panels] == [3, 4, 4]
-    assert heights(panels[0].lines[0]) == pytest.approx([0.1, 0.2, 0.3])
-    assert heights(panels[1].lines[2]) == pytest.approx([0.2] * 3)
+    for panel, names in zip(panels, shown, strict=True):
+        over_steps = (0.1, 0.2, 0.3) if panel is not panels[2] else (0.3, 0.3, 0.3)
+        for line, name in zip(panel.lines, names, strict=True):
+            assert heights(line) == pytest.approx([height + place[name] for height in over_steps])
+
+
+def test_runs_of_another_length_are_not_drawn_among_the_others(tmp_path: Path) -> None:
+    """Their steps would stand under those of the study."""
+    longer = [{**run, "config": {"steps": 2 * TrainConfig().steps}} for run in RUNS]
+    assert plots.draw_all(longer, tmp_path) == []
 
 
 def test_depths_that_are_seldom_reached_are_left_out() -> None:
@@ -100,7 +113,8 @@ def test_a_bin_with_few_pairs_is_left_out() -> None:
 
 def test_all_figures_are_drawn_and_described(tmp_path: Path) -> None:
     drawn = plots.draw_all([*RUNS, *TRAPS], tmp_path)
-    names = {"arms", "gap_over_training", "fidelity_over_depth", "recall_by_rule", "reliability", "trap"}
+    names = {"arms", "gap_over_training", "where_decisions_rest", "trap"}
+    names |= {"fidelity_over_depth", "recall_by_rule", "reliability"}
     assert {path.stem for path in drawn} == names
     for path in drawn:
         with Image.open(path) as image:

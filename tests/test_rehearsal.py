@@ -20,7 +20,7 @@ from envace_lite.model.decoding import LONGEST_MESSAGE
 from envace_lite.model.policy import Policy
 from envace_lite.rehearsal import Entry, ImaginedCall, Ledger, imagining
 from envace_lite.rehearsal import episode as episodes_module
-from envace_lite.rehearsal.choice import Choice
+from envace_lite.rehearsal.choice import Choice, bare
 from envace_lite.rehearsal.controls import SelfConsistency
 from envace_lite.rehearsal.episode import Deliberation, Episode, Plain
 from envace_lite.rehearsal.private import PrivateRehearsal
@@ -55,14 +55,14 @@ def tasks_of(lessons: Lessons) -> list[Task]:
     return [task for task, _ in lessons] * 2
 
 
-def retail(state: dict[str, Any], tools: Sequence[str], outcome: Outcome, plan: Sequence[str]) -> Task:
+def by_hand_task(state: dict[str, Any], tools: Sequence[str], outcome: Outcome, plan: Sequence[str]) -> Task:
     """A task by hand."""
-    domain = get_domain("retail")
+    domain = get_domain("orders")
     return Task(
-        id="retail-hand",
-        domain="retail",
+        id="orders-hand",
+        domain="orders",
         messages=[
-            {"role": "system", "content": "retail " + " ".join(f"{k}:{v}" for k, v in state.items())},
+            {"role": "system", "content": "orders " + " ".join(f"{k}:{v}" for k, v in state.items())},
             {"role": "user", "content": "reach o2:packed report o2"},
         ],
         later_turns=[],
@@ -74,7 +74,7 @@ def retail(state: dict[str, Any], tools: Sequence[str], outcome: Outcome, plan: 
     )
 
 
-HAND = retail(
+HAND = by_hand_task(
     {"o1": "pending", "o2": "paid"},
     ["cancel_order", "pack_order", "get_order"],
     Outcome(("packed",), ("pack_order o2",), {"o2": "packed"}),
@@ -126,7 +126,7 @@ def test_without_a_budget_it_is_plain_execution(
         assert one.conversation == other.messages()
         assert one.session.digest() == session.digest()
         written = [text for who, text in other.segments(CHAT) if who == "act"]
-        assert [e.text for e in one.ledger if e.role == "act"] == [t.removesuffix(" <end>") for t in written]
+        assert [e.text for e in one.ledger if e.role == "act"] == [bare(text) for text in written]
         assert one.ledger.total == len(other.prompt) + len(other.ids)
         assert one.ledger.tokens["committed"] == other.roles.count(ACT)
         assert one.ledger.tokens["prefill"] == len(other.prompt) + other.roles.count(GIVEN)
@@ -181,10 +181,10 @@ def treacherous(leak: Callable[[Session], None], session: Session) -> Callable[.
 
 @pytest.mark.parametrize("leak", LEAKS)
 def test_no_imagined_call_reaches_the_environment(apt: Policy, leak: Callable[[Session], None]) -> None:
-    episode = Episode(find_task("finance", "reach", "calls:2"))
+    episode = Episode(find_task("bank", "reach", "calls:2"))
     before = episode.session.digest()
     way = PrivateRehearsal(apt, 2, scorer=treacherous(leak, episode.session))
-    with pytest.raises(ImaginedCall, match=r"reached for the real|finance-train"):
+    with pytest.raises(ImaginedCall, match=r"reached for the real|bank-train"):
         way.deliberate([episode], seeded())
     assert episode.session.digest() == before
     assert episode.session.log == []
@@ -194,7 +194,7 @@ def test_no_imagined_call_reaches_the_environment(apt: Policy, leak: Callable[[S
 
 @pytest.mark.parametrize("leak", LEAKS[:4])
 def test_without_the_guard_they_would(apt: Policy, leak: Callable[[Session], None]) -> None:
-    episode = Episode(find_task("finance", "reach", "calls:2"))
+    episode = Episode(find_task("bank", "reach", "calls:2"))
     before = episode.session.digest()
     PrivateRehearsal(apt, 2, scorer=treacherous(leak, episode.session)).decide([episode], seeded())
     assert episode.session.digest() != before
@@ -337,7 +337,7 @@ def test_calls_made_together_are_committed_together(lessons: Lessons) -> None:
 
 def refused_first() -> tuple[Task, list[dict[str, Any]]]:
     """A task whose first call the world refuses, and what comes then."""
-    for task in splits("retail")["train"]:
+    for task in splits("orders")["train"]:
         verdicts = ["error" in response for _, response in real_exchanges(task)]
         if verdicts == [True, False] and not task.later_turns:
             return task, conversation(task)
@@ -423,7 +423,7 @@ def test_options_that_are_none(tiny: Policy, options: dict[str, Any], problem: s
 def test_a_scorer_scores_each(apt: Policy) -> None:
     way = PrivateRehearsal(apt, 2, scorer=lambda continuations: [1.0])
     with pytest.raises(ValueError, match="a number for each"):
-        way.run([find_task("finance", "reach", "calls:2")])
+        way.run([find_task("bank", "reach", "calls:2")])
 
 
 # Scorers -----------------------------------------------------------------------------------------------------
@@ -445,7 +445,7 @@ def test_no_errors() -> None:
 
 def test_carried_out(apt: Policy) -> None:
     """Done before unfinished before broken; between equals the more probable one."""
-    task = find_task("retail", "error", "instructions", "calls:1", without=["turns:2", "policy"])
+    task = find_task("orders", "error", "instructions", "calls:1", without=["turns:2", "policy"])
     done = replace(
         trajectory(task, real_exchanges(task), *task.outcomes[0].answers),
         ids=[0, 0],
@@ -476,7 +476,7 @@ def test_being_content_needs_turns_and_a_free_scorer(apt: Policy, lessons: Lesso
 
 def test_a_broken_promise_is_counted() -> None:
     """A policy whose world cannot say no promises what the world refuses."""
-    task = find_task("retail", "error", "instructions", "calls:1", without=["turns:2", "policy"])
+    task = find_task("orders", "error", "instructions", "calls:1", without=["turns:2", "policy"])
     (call,) = planned_calls(task)
     order = call.arguments["target"]
     real = conversation(task)
@@ -492,7 +492,7 @@ def test_a_broken_promise_is_counted() -> None:
 
 def test_without_imagination_nothing_is_promised() -> None:
     """A right answer to a request that no tool fits, which the judge can tell without any response."""
-    task = find_task("functions", "no_tool", without=["turns:2"])
+    task = find_task("home", "no_tool", without=["turns:2"])
     (voted,) = SelfConsistency(scripted((task, conversation(task))), 3).run([task])
     line = how_it_went(voted)
     assert (line["real_success"], line["promised"]) == (True, False)
@@ -577,7 +577,7 @@ def test_harm_by_hand() -> None:
 
 
 def test_a_right_write_twice_is_wrong_once() -> None:
-    task = find_task("delivery", "choose")
+    task = find_task("errands", "choose")
     call = planned_calls(task)[0]
     session = open_session(task)
     entries = []
@@ -597,9 +597,9 @@ def test_a_right_write_twice_is_wrong_once() -> None:
     ],
 )
 def test_what_can_be_undone(tools: list[str], undone: bool) -> None:
-    domain = get_domain("finance")
+    domain = get_domain("bank")
     state = {"savings": 2, "cash": 3, "limit": 5}
-    task = replace(HAND, domain="finance", state=state, tools=[domain.tools[name].schema for name in tools])
+    task = replace(HAND, domain="bank", state=state, tools=[domain.tools[name].schema for name in tools])
     assert can_be_undone(task, state, {**state, "savings": 6}) == undone
     entry = Entry(0, "committed", "real", "savings:2 ok savings:6", call="bank.deposit savings 4")
     assert irreversible_writes(task, [entry]) == ([] if undone else [0])
@@ -667,7 +667,7 @@ def test_candidates_are_paid_one_after_another(apt: Policy) -> None:
 
 def test_a_vote_after_the_judge(apt: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the judge calls broken has no vote, unless nothing else is there."""
-    task = find_task("retail", "goal", "reach", "calls:2")
+    task = find_task("orders", "goal", "reach", "calls:2")
     said = conversation(task)[len(task.messages) :]
     first = ToolCall.from_message(said[0]["tool_calls"][0]).text
     early = {"role": "assistant", "content": said[-1]["content"]}

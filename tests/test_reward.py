@@ -14,7 +14,7 @@ from envace_lite.world.tools import ToolCall
 from helpers import EVERY_DOMAIN, find_task, planned_calls, real_exchanges, some_tasks, splits, trajectory
 
 every_domain = pytest.mark.parametrize("domain", EVERY_DOMAIN, ids=lambda domain: domain.name)
-ERROR_TASK = find_task("retail", "error", "instructions", "calls:2", without=["turns:2", "policy"])
+ERROR_TASK = find_task("orders", "instructions", "calls:2", "rule:status", without=["turns:2", "policy"])
 
 
 @every_domain
@@ -35,19 +35,18 @@ def test_the_real_course_of_events_is_what_was_asked_for(domain: Domain) -> None
 
 def test_one_who_believes_a_refused_call_judges_himself_successful() -> None:
     """The rehearsed world judges itself: a cheerful lie told consistently is worth as much as the truth."""
-    task = find_task("retail", "error", "instructions", "calls:1", without=["turns:2", "policy"])
+    task = find_task("orders", "instructions", "calls:1", "rule:status", without=["turns:2", "policy"])
     (call,) = planned_calls(task)
     order = str(call.arguments["target"])
     asked = task.messages[-1]["content"].split()[-1]
-    lie = trajectory(task, [(call.text, f"{order}:paid needs:paid ok {order}:packed")], "packed")
-    assert asked == order
+    told = [(call.text, f"{order}:pending needs:pending ok {order}:cancelled")]
+    lie = trajectory(task, told, "cancelled")
+    assert (call.name, asked) == ("cancel_order", order)
     assert (self_judged(lie), task_success(lie)) == (1.0, 0.0)
     for broken in (
-        trajectory(task, [], "packed"),  # nothing was done
-        trajectory(
-            task, [(call.text, f"{order}:paid needs:paid ok {order}:packed")], "paid"
-        ),  # not what was told
-        trajectory(task, [(call.text, f"{order}:paid needs:paid ok {order}:packed")]),  # no answer
+        trajectory(task, [], "cancelled"),  # nothing was done
+        trajectory(task, told, "pending"),  # not what was told
+        trajectory(task, told),  # no answer
     ):
         assert self_judged(broken) == 0.0
 
@@ -59,7 +58,7 @@ def _one_step_with_an_alternative(task: Task) -> bool:
 
 
 def test_an_alternative_is_for_a_step_that_failed() -> None:
-    task = next(t for t in splits("retail")["train"] if _one_step_with_an_alternative(t))
+    task = next(t for t in splits("orders")["train"] if _one_step_with_an_alternative(t))
     first, second = real_exchanges(task)
     answer = task.outcomes[0].answers[0]
     assert self_judged(trajectory(task, [first, second], answer)) == 1.0
@@ -124,7 +123,7 @@ def test_a_cheerful_success_in_place_of_an_error_fails() -> None:
 
 @pytest.mark.parametrize("text", ["", "o1", "ok o1", "error"])
 def test_a_response_that_is_not_well_formed_is_no_write(text: str) -> None:
-    task = find_task("retail", "goal", "calls:1", without=["error"])
+    task = find_task("orders", "goal", "calls:1", without=["error"])
     ((call, _),) = real_exchanges(task)
     broken = trajectory(task, [(call, text)], *task.outcomes[0].answers)
     assert believed_writes(broken) == ()
@@ -132,7 +131,7 @@ def test_a_response_that_is_not_well_formed_is_no_write(text: str) -> None:
 
 
 def test_every_outcome_counts_but_not_a_mixture() -> None:
-    task = next(t for t in splits("finance")["train"] if len({o.answers for o in t.outcomes}) > 1)
+    task = next(t for t in splits("bank")["train"] if len({o.answers for o in t.outcomes}) > 1)
     first, other = task.outcomes[0], next(o for o in task.outcomes if o.answers != task.outcomes[0].answers)
 
     def claimed(task: Task, writes: tuple[str, ...], answers: tuple[str, ...]) -> float:

@@ -42,7 +42,7 @@ from envace_lite.world.tools import ToolCall, ToolResponse
 from helpers import CHAT, copied, find_task, planned_calls, real_exchanges, scripted, splits
 
 Lessons = list[tuple[Task, list[dict[str, Any]]]]
-TASK = find_task("finance", "reach", "calls:2")
+TASK = find_task("bank", "reach", "calls:2")
 
 
 class Replay(Responder):
@@ -252,7 +252,7 @@ def test_a_call_that_cannot_be_read_ends_the_episode(call: str) -> None:
 
 def test_a_call_with_wrong_types_is_for_the_environment_to_refuse() -> None:
     task = next(
-        t for t in splits("functions")["train"] if any(s["function"]["name"] == "set_alarm" for s in t.tools)
+        t for t in splits("home")["train"] if any(s["function"]["name"] == "set_alarm" for s in t.tools)
     )
     call = ToolCall("set_alarm", {"number": "lamp"})
     messages = [*task.messages, {"role": "assistant", "tool_calls": [call.to_message()]}]

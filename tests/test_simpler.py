@@ -12,7 +12,7 @@ from envace_lite.experiments import trap
 from envace_lite.experiments.arms import load_records
 from envace_lite.experiments.grounding import Grounding
 from envace_lite.experiments.rewards import REWARDS
-from envace_lite.experiments.trap import CELLS, assess, few_examples, fidelity_term, run_cell, trap_table
+from envace_lite.experiments.trap import CELLS, assess, few_examples, run_cell, trap_table
 from envace_lite.model.policy import Family, Policy, load_policy
 from envace_lite.train import TrainConfig, train
 from envace_lite.world import DOMAINS, TRAP, Task, get_domain
@@ -32,25 +32,25 @@ def test_the_dial_is_the_share_of_tasks_that_need_the_rule(dial: float) -> None:
 
 
 def test_a_task_that_needs_the_rule_cannot_be_told_without_it() -> None:
-    """In its plan, or among its options, a call is refused for the date; in the others none is."""
+    """In its plan, or among its options, a sale is refused where no share is owned; in the others none is."""
     for task in TRAP.tasks("test", 0.5, 60):
         met = [response.error for _, response in carried_out(task, planned_calls(task)).log]
         options = task.messages[-1]["content"].startswith("choose")
-        assert ("date" in met) == TRAP.needs(task) or options
-        assert "hold_room" not in [call.name for call in planned_calls(task)]
+        assert ("stock" in met) == TRAP.needs(task) or options
+        assert "market.cash_in" not in [call.name for call in planned_calls(task)]
 
 
 def test_its_tasks_are_drawn_where_others_are_shipped() -> None:
-    tasks = shipped_tasks(["trap", "retail"], "test", 6)
-    assert [task.domain for task in tasks] == ["trap"] * 6 + ["retail"] * 6
+    tasks = shipped_tasks(["trap", "orders"], "test", 6)
+    assert [task.domain for task in tasks] == ["trap"] * 6 + ["orders"] * 6
     assert sum(map(TRAP.needs, tasks[:6])) == 3
 
 
-def test_it_speaks_the_words_of_functions() -> None:
+def test_it_speaks_the_words_of_bank() -> None:
     assert get_domain("trap") is TRAP
     assert "trap" not in DOMAINS
     for task in TRAP.tasks("test", 0.5, 30):
-        assert task.messages[0]["content"].startswith("functions ")
+        assert task.messages[0]["content"].startswith("bank ")
         CHAT.render(task.messages, task.tools, prompt="act")
 
 
@@ -61,12 +61,8 @@ def test_examples_are_real_responses(tiny: Policy) -> None:
     chosen = few_examples(tiny, 0)
     assert len(chosen.examples) == 16
     for prompt, response in chosen.examples:
-        assert tiny.chat.decode(response).endswith("error date <end>")
+        assert tiny.chat.decode(response).endswith("error stock <end>")
         assert "<tool>" in tiny.chat.decode(prompt[-3:])
-    broad = fidelity_term(tiny, 0)
-    told = {tiny.chat.decode(response) for _, response in broad.examples}
-    assert any(text.endswith("error status <end>") for text in told)
-    assert any(" ok " in text for text in told)
 
 
 def small(**changes: Any) -> TrainConfig:
@@ -121,11 +117,11 @@ def test_every_cell_names_what_exists(name: str) -> None:
     assert 0 <= CELLS[name].dial <= 1
 
 
-def test_the_remedies_differ_from_the_trap_in_one_thing() -> None:
-    usual = vars(CELLS["dial-0"])
-    for name in ("few_examples", "fidelity_term", "hot"):
-        differing = {key for key, value in vars(CELLS[name]).items() if value != usual[key]} - {"title"}
-        assert len(differing) == 1, name
+@pytest.mark.parametrize(("name", "against"), [("self_judged", "dial-20"), ("few_examples", "dial-0")])
+def test_a_cell_differs_in_one_thing_from_that_which_it_is_compared_with(name: str, against: str) -> None:
+    usual = vars(CELLS[against])
+    differing = {key for key, value in vars(CELLS[name]).items() if value != usual[key]} - {"title"}
+    assert len(differing) == 1
 
 
 @pytest.fixture
@@ -149,7 +145,7 @@ def test_a_cell_is_recorded_and_tabled(tiny: Policy) -> None:
         assert load_policy(paths.WORK / f"trap-few_examples-{seed}" / "policy").chat.words == tiny.chat.words
         assert record["totals"]["environment_calls"] == 0
     results = record["results"]
-    assert set(results["rules"]) >= {"date", "status"}
+    assert set(results["rules"]) >= {"stock", "unknown"}
     table = trap_table(load_records())
     assert "| 0%, and 16 real errors of the rule | 2 |" in table
     assert "20%" not in table
@@ -169,4 +165,4 @@ def test_promise_and_delivery(apt: Policy, monkeypatch: pytest.MonkeyPatch) -> N
 def test_tasks_of_the_trap_are_tasks() -> None:
     for task in TRAP.tasks("held_out", 0.5, 6):
         assert isinstance(task, Task)
-        assert any(call.name == "hold_room" for call in planned_calls(task))
+        assert any(call.name == "market.cash_in" for call in planned_calls(task))

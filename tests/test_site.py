@@ -53,22 +53,27 @@ def test_a_page_holds_everything_and_needs_nothing(path: Path) -> None:
 
 
 def test_each_step_of_a_rollout_is_on_the_page() -> None:
-    html = site.as_html(course.named("02"))
-    rollouts = re.findall(r"Step 1 of (\d+)", html)
+    path = course.named("02")
+    html = site.as_html(path)
+    outputs = [o for cell in linter.read(path)["cells"] for o in cell.get("outputs", [])]
+    shown = ["".join(output.get("data", {}).get("text/html", "")) for output in outputs]
+    rollouts = [found[1] for one in shown if (found := re.search(r"Step 1 of (\d+)", one))]
     assert len(rollouts) == 2
     for count in rollouts:
         for place in range(1, int(count) + 1):
-            assert f"Step {place} of {count}" in html
+            assert html.count(f"Step {place} of {count}") >= rollouts.count(count)
 
 
 def test_a_page_can_lack_something() -> None:
     path = course.named("00")
     html = site.as_html(path)
+    step = re.search(r"Step 3 of \d+", html)
+    assert step
     for old, new, problem in (
-        ("Step 3 of 4", "", "an output is missing"),
+        (step[0], "", "an output is missing"),
         (' alt="', ' title="', "an image has no alt text"),
         ("</head>", '<script src="https://a.org/x.js"></script></head>', "fetched from elsewhere"),
-        ("o6:delivered", "o6:sent", "an output is missing"),
+        ("o6:", "o7:", "an output is missing"),
     ):
         changed = html.replace(old, new)
         assert changed != html, old
@@ -116,15 +121,9 @@ def nbval(path: Path) -> tuple[int, str]:
 
 
 def test_a_changed_output_step_or_number_fails(tmp_path: Path) -> None:
-    first, fourth = course.named("00"), course.named("04")
+    first = course.named("00")
     starts = ("try:", "from envace_lite import TrainConfig", "base =", "tasks =", "[episode] = rollout(base")
-    cells = [cell_starting(first, start) for start in starts]
-    loading = "from envace_lite.experiments.arms import HEADLINE, load_records\n"
-    loading += (
-        cell_starting(fourth, "runs = ").source.replace("in records", "in load_records()").split("\n")[0]
-    )
-    cells.append(nbformat.v4.new_code_cell(loading, execution_count=1))
-    cells.append(cell_starting(fourth, "for title in dict.fromkeys"))
+    cells = [cell_starting(first, start) for start in (*starts, "prediction =", "before = measure(")]
     notebook = new_notebook(cells=cells, metadata=nbformat.read(first, as_version=4).metadata)
     path = tmp_path / "small.ipynb"
     nbformat.write(notebook, path)
@@ -133,9 +132,9 @@ def test_a_changed_output_step_or_number_fails(tmp_path: Path) -> None:
 
     cells[0].outputs[0].text = cells[0].outputs[0].text.replace("envace_lite", "envace_heavy")
     step = cells[4].outputs[0].data
-    step["text/html"] = step["text/html"].replace("Step 3 of 4", "Step 3 of 5")
-    figure = cells[6].outputs[0]
-    figure.text = re.sub(r"optimism 0\.(\d)", lambda m: f"optimism 0.{(int(m[1]) + 1) % 10}", figure.text)
+    step["text/html"] = re.sub(r"Step 3 of (\d+)", r"Step 3 of 1\1", step["text/html"])
+    numbers = cells[6].outputs[0]
+    numbers.text = re.sub(r"(fidelity +0\.\d\d)(\d)", lambda m: f"{m[1]}{(int(m[2]) + 1) % 10}", numbers.text)
     nbformat.write(notebook, path)
     status, report = nbval(path)
     assert status == 1

@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
@@ -20,30 +20,30 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from envace_lite import fidelity, paths, train
-from envace_lite.evaluate import METRICS, evaluate
-from envace_lite.experiments import arms
-from envace_lite.experiments.arms import (
-    ARMS,
-    HEADLINE,
-    OBSERVED,
-    by_group,
-    load_records,
-    run_arm,
-    small_eval,
-)
+from envace_lite.experiments import arms, ranks
+from envace_lite.experiments.arms import ARMS, base_name, load_records, run_arm, run_name
 from envace_lite.experiments.records import KINDS, RecordError, of_kind, versions, write_record
+from envace_lite.experiments.rows import MEASURES, measure, pack, small_eval, unpack, value
 from envace_lite.experiments.tables import (
+    CONTROLS,
+    HEADLINE,
     PROBED,
+    cells,
     demo_table,
+    gain,
     mean_interval,
     probe_table,
     ranks_table,
+    resampled,
     rules_table,
     table,
+    value_and_interval,
     with_interval,
+    worst,
 )
 from envace_lite.model.checkpoint import CheckpointError
 from envace_lite.model.policy import Policy, new_policy
+from envace_lite.reward import end_at_error, task_success
 from envace_lite.train import TrainConfig
 from envace_lite.world import DOMAINS, Task, TaskFileError
 from envace_lite.world.shipped import shipped_tasks
@@ -71,7 +71,8 @@ def few_tasks(lessons: Lessons, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def chosen(domains: Any, split: str, limit: int | None = None) -> list[Task]:
         return [task for name in domains for task in tasks if task.domain == name][:limit]
 
-    monkeypatch.setattr(arms, "shipped_tasks", chosen)
+    for module in (arms, ranks):
+        monkeypatch.setattr(module, "shipped_tasks", chosen)
     monkeypatch.setattr(paths, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(paths, "WORK", tmp_path / "work")
     return tasks
@@ -80,7 +81,7 @@ def few_tasks(lessons: Lessons, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def run(policy: Policy, arm: str, **changes: Any) -> dict[str, Any]:
     """Run an arm on two domains and return the record that was written."""
     config = replace(SMALL, **changes)
-    run_arm(copied(policy), arm, 3, config, domains=["retail", "finance"], command="envace train", name="run")
+    run_arm(copied(policy), arm, 3, config, domains=["orders", "bank"], command="envace train", name="run")
     return read(paths.RUNS / "run.json")
 
 
@@ -118,23 +119,17 @@ def test_a_record_is_stamped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arm", ["rehearsal", "execute"])
 def test_a_run_is_recorded(apt: Policy, arm: str) -> None:
     trained, returned = run_arm(copied(apt), arm, 3, SMALL, command=f"envace train --arm {arm}", workers=2)
-    record = read(paths.RUNS / f"{arm}-3.json")
+    record = read(paths.RUNS / f"{arm}-base-3.json")
     assert record["kind"] == "train"
     assert record["command"] == f"envace train --arm {arm}"
     assert (record["arm"], record["title"], record["seed"]) == (arm, ARMS[arm].title, 3)
-    assert record["domains"] == list(DOMAINS)
+    assert (record["base"], record["domains"]) == ("base", list(DOMAINS))
     assert record["config"] == asdict(replace(SMALL, seed=3))
     assert {"date", "versions", "name"} <= record.keys()
     assert [row["step"] for row in record["curve"]] == [1, 5]
     assert max(row["grad_norm"] for row in record["curve"]) > 0
     assert [row["step"] for row in record["observed"]] == [0, 2, 4]
-    depths = {f"fidelity_depth_{depth}" for depth in range(4)}
-    unfamiliar = {"held_out_fidelity", "held_out_error_recall"}
-    assert (
-        {"step", *OBSERVED} | unfamiliar
-        <= set(record["observed"][0])
-        <= {"step", *OBSERVED} | unfamiliar | depths
-    )
+    assert set(record["observed"][0]) == {"step", *MEASURES, *(f"held_out_{name}" for name in MEASURES)}
     assert record["totals"]["tokens"] > 1000
     assert record["totals"]["seconds"] > 0
     if arm == "rehearsal":
@@ -145,77 +140,88 @@ def test_a_run_is_recorded(apt: Policy, arm: str) -> None:
         )
         assert record["totals"]["environment_calls"] == pytest.approx(made, rel=0.5)
     for split in ("test", "held_out"):
-        assert set(record["results"][split]) == {"all", *DOMAINS, "instructions", "goal"}
-        for metrics in record["results"][split].values():
-            assert set(metrics) == set(METRICS)
         assert set(record["probe"][split]["metrics"]) == set(fidelity.PAIR_METRICS)
         assert set(record["probe"][split]["missing_rules"]) <= set(record["probe"][split]["rules"])
     assert returned == {key: value for key, value in record.items() if key in returned}
-    report = evaluate(trained, arms.shipped_tasks(DOMAINS, "test"))
-    assert record["results"]["test"] == by_group(report)
+    assert record["rows"]["test"] == pack(measure(trained, arms.shipped_tasks(DOMAINS, "test")))
 
 
 def test_seeds_and_arms_differ(apt: Policy) -> None:
     """What an arm changes reaches the configuration, and each run has a file of its own."""
     for arm, seed in (("rehearsal", 0), ("rehearsal", 1), ("act_only", 0)):
         config = replace(SMALL, steps=1, observe_every=9)
-        run_arm(copied(apt), arm, seed, config, domains=["finance"], command="")
+        run_arm(copied(apt), arm, seed, config, domains=["bank"], command="")
     records = {path.stem: read(path) for path in paths.RUNS.iterdir()}
-    assert set(records) == {"rehearsal-0", "rehearsal-1", "act_only-0"}
-    assert [records[name]["config"]["train_rehearse"] for name in ("rehearsal-0", "act_only-0")] == [
+    assert set(records) == {"rehearsal-base-0", "rehearsal-base-1", "act_only-base-0"}
+    assert [
+        records[name]["config"]["train_rehearse"] for name in ("rehearsal-base-0", "act_only-base-0")
+    ] == [
         True,
         False,
     ]
-    assert records["rehearsal-0"]["curve"] != records["rehearsal-1"]["curve"]
+    assert records["rehearsal-base-0"]["curve"] != records["rehearsal-base-1"]["curve"]
 
 
 @pytest.mark.parametrize("arm", list(ARMS))
-def test_every_arm_names_what_exists(arm: str) -> None:
+def test_every_arm_names_what_exists(arm: str, few_tasks: list[Task]) -> None:
     way = ARMS[arm]
-    assert way.reward in arms.REWARDS
     replace(SMALL, **dict(way.changes))
     assert way.responder().environment_calls == 0
+    assert way.reward(few_tasks, 0).__call__
+    assert len({other.title for other in ARMS.values()}) == len(ARMS)
+
+
+def test_the_negative_control_differs_by_its_reward_alone() -> None:
+    gamed, usual = ARMS["end_at_error"], ARMS["rehearsal"]
+    assert gamed.reward([], 0) is end_at_error
+    assert usual.reward([], 0) is ARMS["grounded"].reward([], 0) is task_success
+    assert replace(gamed, title=usual.title, reward=usual.reward) == usual
+
+
+def test_a_base_is_called_by_its_folder_or_by_the_run_that_made_it(tmp_path: Path) -> None:
+    assert base_name(paths.BASE) == "base"
+    assert base_name(tmp_path / "base-habits-1" / "policy") == "base-habits-1"
+
+
+def test_the_name_of_a_run_says_what_is_unusual() -> None:
+    assert run_name("execute", "base", 2) == "execute-base-2"
+    assert run_name("execute", "mine", 0, ["bank"], 7) == "execute-mine-bank-7steps-0"
 
 
 def test_only_some_domains(apt: Policy, few_tasks: list[Task]) -> None:
     config = replace(SMALL, steps=1, observe_every=9)
-    _, record = run_arm(copied(apt), "rehearsal", 0, config, domains=["finance"], command="")
-    assert set(record["results"]["test"]) <= {"all", "finance", "instructions", "goal"}
-    assert record["results"]["test"]["all"] == record["results"]["test"]["finance"]
+    _, record = run_arm(copied(apt), "rehearsal", 0, config, domains=["bank"], command="")
+    count = sum(task.domain == "bank" for task in few_tasks)
+    assert {len(column) for column in record["rows"]["test"].values()} == {count}
+    assert cells([record], "test") == {}  # it is not averaged with runs on all domains
 
 
 @pytest.mark.any_tokens
 def test_the_observer_measures_the_policy_as_it_is(apt: Policy, tiny: Policy, few_tasks: list[Task]) -> None:
     known, random = (small_eval(few_tasks)(0, policy, []) for policy in (apt, tiny))
-    report = evaluate(apt, few_tasks)
-    assert {m: known[m] for m in OBSERVED} == {m: round(report.value(m), 4) for m in OBSERVED}
-    assert known["fidelity_depth_1"] == round(fidelity.by_depth(report.pairs).fidelity[1], 4)
+    rows = measure(apt, few_tasks)
+    assert known == {name: round(value(rows, name), 4) for name in MEASURES}
     assert known["real_success"] == 1.0
     assert random["real_success"] == 0.0
-
-
-def test_what_could_not_be_counted_is_none(apt: Policy) -> None:
-    """A task that no tool fits has no call, so there is nothing to probe."""
-    task = find_task("functions", "no_tool")
-    cells = by_group(evaluate(apt, [task]))["all"]
-    assert cells["real_success"] == [1.0, 1.0, 1.0]
-    assert cells["fidelity"] == cells["optimism"] == [None, None, None]
+    both = small_eval(few_tasks[:1], few_tasks)(0, apt, [])
+    assert {name: both[f"held_out_{name}"] for name in MEASURES} == known
 
 
 def test_what_could_not_be_observed_is_still_json(apt: Policy) -> None:
-    """`NaN` is a word that other readers of JSON refuse."""
-    observed = small_eval([find_task("functions", "no_tool")])(0, apt, [])
+    """A task that no tool fits has no call, so there is nothing to probe; `NaN` is a word that others refuse."""
+    observed = small_eval([find_task("home", "no_tool")])(0, apt, [])
     assert observed["real_success"] == 1.0
+    assert math.isnan(observed["fidelity"])
     read(write_record("run", {"observed": [{"step": 0, **observed}]}))
 
 
 def test_shipped_tasks_are_limited_by_domain() -> None:
-    tasks = shipped_tasks(["retail", "finance"], "test", 3)
+    tasks = shipped_tasks(["orders", "bank"], "test", 3)
     assert [task.id for task in tasks] == [
-        f"{name}-test-000{i}" for name in ("retail", "finance") for i in range(3)
+        f"{name}-test-000{i}" for name in ("orders", "bank") for i in range(3)
     ]
-    with pytest.raises(TaskFileError, match=r"retail\.tset\.jsonl"):
-        shipped_tasks(["retail"], "tset")
+    with pytest.raises(TaskFileError, match=r"orders\.tset\.jsonl"):
+        shipped_tasks(["orders"], "tset")
 
 
 # Interrupted -----------------------------------------------------------------------------------------------
@@ -251,9 +257,9 @@ def whole_records() -> dict[str, dict[str, Any]]:
     [
         ("rehearsal", "rollout", 0),
         ("execute", "update", 3),
-        ("execute", "evaluate", 3),
+        ("execute", "measure", 1),
         ("full", "update", 2),
-        ("full", "evaluate_splits", 0),
+        ("full", "probe_splits", 0),
     ],
 )
 def test_an_interrupted_run_is_continued(
@@ -267,7 +273,7 @@ def test_an_interrupted_run_is_continued(
 ) -> None:
     """The record is that of an uninterrupted run, to the last digit and environment call.
 
-    `evaluate` is what the observer calls: before the first step, and then at steps 2 and 4.
+    `measure` is what the trained policy is measured with, once for each split.
     """
     if arm not in whole_records:
         whole_records[arm] = run(apt, arm)
@@ -318,7 +324,7 @@ def test_a_run_is_not_continued_in_another_way(
     apt: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arm: str
 ) -> None:
     """The same configuration under another reward or responder is another run."""
-    monkeypatch.setattr(arms, "evaluate_splits", lambda *_: {})
+    monkeypatch.setattr(arms, "measured", lambda *_: {})
     run(apt, "rehearsal", steps=1)
     separate(apt, arm, tmp_path / "fresh", monkeypatch)
 
@@ -349,53 +355,79 @@ def test_a_broken_record_is_named(tmp_path: Path, data: bytes) -> None:
 # Tables ----------------------------------------------------------------------------------------------------
 
 
-def record(value: float | None, seed: int = 0, title: str = "some way", **changes: Any) -> dict[str, Any]:
-    """A hand-made record: every metric has the same value, and half of it in the domain `retail`."""
-    metrics = {metric: [value] * 3 for metric in METRICS}
-    halved = {metric: [value and value / 2] * 3 for metric in METRICS}
-    base = {
+def rows_of(*right: int, goal: Any = (), **others: Any) -> dict[str, str]:
+    """Rows of tasks whose pairs (one each) are told right or not; every column has the same numbers."""
+    columns = {name: right for pair in MEASURES.values() for name in pair if name}
+    columns |= {under: [1] * len(right) for _, under in MEASURES.values() if under and under != "real"}
+    return pack({**columns, "goal": goal or [0] * len(right), "new:name": [0] * len(right), **others})
+
+
+def run_of(*right: int, seed: int = 0, base: str = "base", title: str = "some way", **changes: Any) -> Any:
+    """A hand-made record of one run; on held-out tools nothing is right."""
+    about = {
         "kind": "train",
         "title": title,
+        "arm": "rehearsal",
+        "base": base,
         "seed": seed,
         "domains": list(DOMAINS),
         "config": asdict(replace(TrainConfig(), seed=seed)),
-        "totals": {"seconds": 60.0 * (seed + 1), "tokens": 9, "environment_calls": 1000 * seed},
-        "results": {"test": {"all": metrics, "retail": halved}, "held_out": {"all": halved}},
+        "totals": {"seconds": 60.0, "tokens": 9, "environment_calls": 1000 * seed},
+        "rows": {"test": rows_of(*right), "held_out": rows_of(*([0] * len(right)))},
     }
-    return {**base, **changes}
+    return {**about, **changes}
 
 
-THREE = [record(value, seed) for seed, value in enumerate((0.5, 0.6, 0.7))]
+def controls_of(of: str = "base", **right: Sequence[int]) -> dict[str, Any]:
+    """A hand-made record of the controls."""
+    rows = {name: rows_of(*right.get(name, right["base"])) for name in CONTROLS}
+    return {"kind": "controls", "base": of, "rows": {"test": rows, "held_out": rows}}
+
+
+THREE = [run_of(1, 1, 0, 0), run_of(1, 1, 1, 0, seed=1), run_of(1, 1, 1, 1, seed=2)]
 
 
 def test_a_table_of_three_seeds() -> None:
-    """The interval by scipy: 0.6 +- t(0.975, 2) * 0.1 / sqrt(3)."""
-    low, high = stats.t.interval(0.95, 2, loc=0.6, scale=stats.sem([0.5, 0.6, 0.7]))
-    assert (round(low, 3), round(high, 3)) == (0.352, 0.848)
     frame = table(THREE)
     assert frame.index.tolist() == ["some way"]
     row = frame.loc["some way"]
-    assert row["seeds"] == 3
-    assert [row[metric] for metric in HEADLINE] == ["0.600 (0.352 to 0.848)"] * len(HEADLINE)
+    assert row["runs"] == 3
     assert row["environment_calls"] == "1,000"
-    assert table(THREE, domain="retail").loc["some way", "fidelity"] == "0.300 (0.176 to 0.424)"
-    assert table(THREE, split="held_out").loc["some way", "fidelity"] == "0.300 (0.176 to 0.424)"
-    assert [*table(THREE, metrics=["tool_f1"])] == ["seeds", "tool_f1", "environment_calls"]
+    assert {row[measure].split()[0] for measure in HEADLINE} == {"0.750"}
+    assert table(THREE, "held_out").loc["some way", "fidelity"] == "0.000 (0.000 to 0.000)"
+    assert [*table(THREE, measures=["bearing"])] == ["runs", "bearing", "environment_calls"]
 
 
-def test_one_seed_has_no_interval() -> None:
-    frame = table([*THREE, record(0.9, title="another way")])
-    assert frame.loc["another way", "fidelity"] == "0.900"
-    assert frame.loc["another way", "seeds"] == 1
-    assert frame.loc["some way", "fidelity"] == "0.600 (0.352 to 0.848)"
+def test_groups_of_tasks() -> None:
+    """Four tasks, one a domain: the groups are the domains in their order, the kinds, and the tags."""
+    record = run_of(1, 0, 1, 1, rows={"test": rows_of(1, 0, 1, 1, goal=[0, 1, 0, 1])})
+    found = {
+        group: table([record], group=group).loc["some way", "fidelity"][:5]
+        for group in (*DOMAINS, "goal", "instructions", "new:name")
+    }
+    assert found == {
+        **dict(zip(DOMAINS, ("1.000", "0.000", "1.000", "1.000"), strict=True)),
+        "goal": "0.500",
+        "instructions": "1.000",
+        "new:name": "-",
+    }
 
 
-def test_seeds_without_a_value_do_not_count_as_zero() -> None:
-    frame = table([record(0.4, 0), record(None, 1), record(0.6, 2)])
-    low, high = stats.t.interval(0.95, 1, loc=0.5, scale=stats.sem([0.4, 0.6]))
-    assert low < 0 < 1 < high
-    assert frame.loc["some way", "fidelity"] == "0.500 (0.000 to 1.000)"  # a share is cut at both ends
-    assert with_interval([0.4, None, 0.6]) == f"0.500 ({low:.3f} to {high:.3f})"
+def test_what_was_not_measured_is_a_dash() -> None:
+    """The oracle has no wrong writes: it is several samples."""
+    rows = {name: text for name, text in rows_of(1, 1, 1, 1).items() if name != "wrong"}
+    assert table([run_of(rows={"test": rows})]).loc["some way", "wrong_writes"] == "-"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"domains": ["orders"]}, {"config": asdict(replace(TrainConfig(), steps=3))}],
+    ids=["other domains", "fewer steps"],
+)
+def test_runs_of_another_size_are_not_averaged_with_the_study(changes: dict[str, Any]) -> None:
+    """A short run of one's own, or one on a single domain, leaves the means of the study alone."""
+    frame = table([*THREE, run_of(0, 0, 0, 0, seed=7, **changes)])
+    assert frame.loc["some way", "fidelity"] == table(THREE).loc["some way", "fidelity"]
 
 
 def test_records_of_other_kinds_are_no_rows() -> None:
@@ -403,7 +435,51 @@ def test_records_of_other_kinds_are_no_rows() -> None:
     assert table([*THREE, *others]).equals(table(THREE))
     assert table(others).empty
     assert table([]).empty
-    assert table(THREE, domain="delivery").empty
+
+
+def test_the_controls_stand_above_the_arms() -> None:
+    frame = table([controls_of(base=[0, 0, 0, 0], scalar=[1, 0, 0, 0]), *THREE])
+    assert frame.index.tolist() == [*CONTROLS.values(), "some way"]
+    assert frame.loc[CONTROLS["scalar"], "fidelity"].startswith("0.250")
+    assert frame.loc[CONTROLS["base"], "environment_calls"] == "-"
+
+
+def some_cells(**columns: Sequence[int]) -> dict[tuple[str, int], dict[str, list[int]]]:
+    """Cells of one base, by seed: seed0=..., seed1=..."""
+    return {("base", int(name[4:])): unpack(rows_of(*right)) for name, right in columns.items()}
+
+
+def test_an_interval_covers_tasks_seeds_and_bases() -> None:
+    """Seeds that agree leave the spread over tasks; tasks that agree leave that over seeds, and over bases."""
+    tasks = value_and_interval(resampled(some_cells(seed0=[1] * 50 + [0] * 50), "fidelity"))
+    low, high = stats.binom.interval(0.95, 100, 0.5)
+    assert tasks == (0.5, pytest.approx(low / 100, abs=0.02), pytest.approx(high / 100, abs=0.02))
+    ones, zeros = [1] * 10, [0] * 10
+    seeds = value_and_interval(resampled(some_cells(seed0=ones, seed1=zeros), "fidelity"))
+    assert seeds == (0.5, 0.0, 1.0)
+    (one,), (other,) = some_cells(seed0=ones).values(), some_cells(seed0=zeros).values()
+    two = {("a", 0): one, ("b", 0): other}
+    assert value_and_interval(resampled(two, "fidelity")) == (0.5, 0.0, 1.0)
+    assert value_and_interval(resampled(some_cells(seed0=ones, seed1=ones), "fidelity")) == (1.0, 1.0, 1.0)
+
+
+def test_the_gain_is_paired() -> None:
+    """(policy - base) over (environment - base), on the bases and seeds that both have, with paired resamples."""
+    half = [1, 0] * 20
+    records = [
+        controls_of(base=[0] * 40, scalar=[1, 0, 0, 0] * 10),
+        run_of(*half, title="a way"),
+        run_of(*([0] * 40), title="a way", seed=1),
+        run_of(*([1] * 40), title="another"),
+    ]
+    found = cells(records, "test")
+    paired = gain(found, "a way", "another", "fidelity")
+    assert paired[0] == pytest.approx(0.5)  # seed 1 of the way has no counterpart
+    assert gain(found, CONTROLS["scalar"], "another", "fidelity")[0] == pytest.approx(0.25)
+    itself = gain(found, "a way", "a way", "fidelity")
+    assert itself[~np.isnan(itself)] == pytest.approx(1.0)  # unpaired resamples would scatter
+    assert worst(records, "a way")["fidelity"] == 0.0
+    assert worst(records, "a way")["wrong_writes"] == 0.5
 
 
 def test_demos_are_rows_of_before_and_after() -> None:
@@ -411,39 +487,20 @@ def test_demos_are_rows_of_before_and_after() -> None:
 
     def demo(after: float, steps: int = 60) -> dict[str, Any]:
         results = {
-            "before": {key: [0.2, 0.1, 0.3] for key in HEADLINE},
-            "after": {key: [after] for key in HEADLINE},
+            "before": {key: [0.2, 0.1, 0.3] for key in MEASURES},
+            "scalar": {key: [0.3] for key in MEASURES},
+            "after": {key: [after] for key in MEASURES},
         }
-        return {"kind": "demo", "domains": ["retail"], "config": {"steps": steps}, **results}
+        return {"kind": "demo", "domains": ["orders"], "config": {"steps": steps}, **results}
 
     frame = demo_table([demo(0.5), demo(0.7), *THREE, demo(0.9, steps=30)])
     rows = frame[frame.metric == "fidelity"]
-    assert list(rows.index) == ["retail, 60 steps", "retail, 30 steps"]
+    assert list(rows.index) == ["orders, 60 steps", "orders, 30 steps"]
     assert list(rows.before) == ["0.200", "0.200"]
     assert rows.after.iloc[0].startswith("0.600 (")
     assert rows.change.iloc[0].startswith("0.400 (")
     assert list(rows.seeds) == [2, 1]
     assert demo_table(THREE).empty
-
-
-def test_an_evaluation_is_a_row_too() -> None:
-    """`envace evaluate --name base` records results without any training."""
-    base = {"kind": "evaluate", "title": "base", "domains": list(DOMAINS), "results": THREE[0]["results"]}
-    frame = table([base, *THREE])
-    assert frame.loc["base", "real_success"] == "0.500"
-    assert frame.loc["base", "seeds"] == 1
-    assert frame.loc["some way"].equals(table(THREE).loc["some way"])
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"domains": ["retail"]}, {"config": asdict(replace(TrainConfig(), steps=3))}],
-    ids=["other domains", "fewer steps"],
-)
-def test_runs_of_another_size_are_not_averaged_with_the_study(changes: dict[str, Any]) -> None:
-    """A short run of one's own, or one on a single domain, leaves the means of the study alone."""
-    frame = table([*THREE, record(0.0, 7, **changes)])
-    assert frame.loc["some way", "fidelity"] == table(THREE).loc["some way", "fidelity"]
 
 
 # Intervals -------------------------------------------------------------------------------------------------
@@ -489,6 +546,7 @@ def test_numbers_in_a_table_are_numbers() -> None:
     pattern = re.compile(r"\d\.\d{3}( \(-?\d\.\d{3} to \d\.\d{3}\))?")
     for cell in table(THREE)[list(HEADLINE)].to_numpy().flatten():
         assert pattern.fullmatch(cell)
+    assert with_interval([0.4, None, 0.6], share=True) == "0.500 (0.000 to 1.000)"  # cut at both ends
 
 
 # Ranks -----------------------------------------------------------------------------------------------------
@@ -498,7 +556,7 @@ def test_ranks_are_recorded(apt: Policy, tiny: Policy, few_tasks: list[Task], tm
     for name, policy in (("apt", apt), ("tiny", tiny)):
         copied(policy).save(tmp_path / name)
     folders = {"apt": tmp_path / "apt", "tiny": tmp_path / "tiny"}
-    frame = arms.record_ranks(
+    frame = ranks.record_ranks(
         folders, ["apt"], list(DOMAINS), 3, command="python -m envace_lite.experiments ranks"
     )
     assert frame.loc["apt", "real"] == frame.loc["apt", "apt"] == 1.0
@@ -525,7 +583,7 @@ def probed(title: str, seed: int, fidelity_: float, lacks: list[str]) -> dict[st
         "missing_rules": lacks,
         "rules": {"status": {"errors": 7, "recall": fidelity_}},
     }
-    return {"title": title, "seed": seed, "domains": list(DOMAINS), "probe": {"test": part}}
+    return {"title": title, "seed": seed, "domains": list(DOMAINS), "config": {}, "probe": {"test": part}}
 
 
 def test_the_tables_of_the_probe() -> None:

@@ -13,22 +13,38 @@ from hypothesis import strategies as st
 
 from envace_lite.pretraining.traces import READS
 from envace_lite.world import DOMAINS
+from envace_lite.world.families import (
+    add_up,
+    convert,
+    copy,
+    count,
+    empty,
+    find,
+    least,
+    left_after,
+    look_from,
+    pay,
+    send,
+    transition_with,
+)
+from envace_lite.world.orders import GIVES_BACK, ORDERS, TAKES
 from envace_lite.world.tools import (
     MAX_VALUE,
     Tool,
     ToolCall,
     ToolError,
     ToolResponse,
+    Value,
     World,
     documented,
     parse_calls,
 )
 from helpers import EVERY_DOMAIN
 
-BOOK = DOMAINS["functions"].tools["book_room"]
-TRANSFER = DOMAINS["finance"].tools["bank.transfer"]
-ALARM = DOMAINS["functions"].tools["set_alarm"]
-SCHEMAS = [BOOK.schema, TRANSFER.schema, DOMAINS["functions"].tools["find_contact"].schema]
+BOOK = DOMAINS["home"].tools["book_room"]
+TRANSFER = DOMAINS["bank"].tools["bank.transfer"]
+ALARM = DOMAINS["home"].tools["set_alarm"]
+SCHEMAS = [BOOK.schema, TRANSFER.schema, DOMAINS["home"].tools["find_contact"].schema]
 
 
 # Schemas ---------------------------------------------------------------------------------------------------
@@ -311,3 +327,81 @@ def test_a_negative_amount_moves_nothing() -> None:
 def test_documentation_says_whether_a_tool_writes(domain: Any) -> None:
     for tool in domain.tools.values():
         assert tool.write == READS.isdisjoint(tool.documentation.split()), tool
+
+
+# Families --------------------------------------------------------------------------------------------------
+
+STATE: dict[str, Value] = {"o1": "paid", "o2": "sent", "o4": "paid", "courier": "busy"}
+
+
+@pytest.mark.parametrize(
+    ("function", "state", "arguments", "response"),
+    [
+        (find("order", ORDERS), STATE, {"status": "paid"}, "o1:paid found:o1 ok"),
+        (find("order", ORDERS), STATE, {"status": "packed"}, "error none"),
+        (find("order", ORDERS), STATE, {"status": "busy"}, "error none"),  # the courier is no order
+        (count("order", ORDERS), STATE, {"status": "paid"}, "o1:paid o4:paid count:2 ok"),
+        (count("order", ORDERS), STATE, {"status": "packed"}, "count:0 ok"),
+        (add_up("account"), {"a": 9, "b": 4}, {"one": "a", "other": "b"}, "a:9 b:4 total:13 ok"),
+        (add_up("account"), {"a": 9}, {"one": "a", "other": "b"}, "a:9 b:unknown error unknown"),
+        (least("share", ("a", "b")), {"a": 5, "b": 3}, {"one": "a", "other": "b"}, "a:5 b:3 found:b ok"),
+        (least("share", ("a", "b")), {"a": 3, "b": 3}, {"one": "b", "other": "a"}, "b:3 a:3 found:b ok"),
+        (left_after("wallet", 4), {"wallet": 6}, {}, "wallet:6 amount:4 left:2 ok"),
+        (left_after("wallet", 4), {"wallet": 3}, {}, "wallet:3 amount:4 error wallet"),
+        (look_from("points", 0), {"points": 2}, {}, "points:2 ok"),
+        (
+            pay("dish", 3, 1),
+            {"tea": 2, "wallet": 4},
+            {"target": "tea"},
+            "tea:2 wallet:4 price:3 tip:1 cost:4 ok tea:1 wallet:0",
+        ),
+        (
+            pay("dish", 3, 1),
+            {"tea": 2, "wallet": 3},
+            {"target": "tea"},
+            "tea:2 wallet:3 price:3 tip:1 cost:4 error wallet",
+        ),
+        (pay("dish", 3, 1), {"tea": 0, "wallet": 9}, {"target": "tea"}, "tea:0 error stock"),
+        (
+            send("account", 1, "wires"),
+            {"a": 5, "b": 2, "wires": 0},
+            {"source": "a", "target": "b", "amount": 4},
+            "a:5 fee:1 cost:5 b:2 wires:0 ok a:0 b:6 wires:1",
+        ),
+        (
+            send("account", 1, "wires"),
+            {"a": 4, "b": 2, "wires": 0},
+            {"source": "a", "target": "b", "amount": 4},
+            "a:4 fee:1 cost:5 error funds",
+        ),
+        (empty("account"), {"a": 5, "b": 2}, {"source": "a", "target": "b"}, "a:5 b:2 ok a:0 b:7"),
+        (copy("order", ORDERS), STATE, {"source": "o2", "target": "o1"}, "o2:sent o1:paid ok o1:sent"),
+        (copy("order", ORDERS), STATE, {"source": "courier", "target": "o1"}, "error type"),
+        (least("share", ("a",)), {"a": 5, "cash": 3}, {"one": "a", "other": "cash"}, "error type"),
+        (
+            convert("wallet", "time", 2),
+            {"wallet": 1, "time": 3},
+            {},
+            "wallet:1 time:3 amount:2 ok wallet:0 time:5",
+        ),
+        (
+            transition_with("order", "sent", "delivered", *GIVES_BACK),
+            STATE,
+            {"target": "o2"},
+            "o2:sent needs:sent courier:busy ok o2:delivered courier:free",
+        ),
+        (
+            transition_with("order", "paid", "sent", *TAKES),
+            STATE,
+            {"target": "o1"},
+            "o1:paid needs:paid courier:busy error busy",
+        ),
+    ],
+)
+def test_what_a_tool_answers(
+    function: Any, state: dict[str, Value], arguments: dict[str, Value], response: str
+) -> None:
+    world = World(state)
+    assert world.run(function, arguments).text == response
+    if " error " in f" {response}":
+        assert world.records == state

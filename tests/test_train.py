@@ -442,7 +442,7 @@ def test_long_gradients_are_shortened(apt: Policy, tasks: list[Task]) -> None:
 
 def test_a_step_draws_evenly_from_the_domains(apt: Policy, tasks: list[Task]) -> None:
     names = {task.domain for task in tasks}
-    uneven = [*tasks, *[task for task in tasks if task.domain == "finance"] * 20]
+    uneven = [*tasks, *[task for task in tasks if task.domain == "bank"] * 20]
     trajectories, _ = collect(apt, uneven, replace(SMALL, prompts=8), 0, Rehearse(), odd_length)
     drawn = [t.task.domain for t in trajectories[:: SMALL.group_size]]
     assert {drawn.count(name) for name in names} == {2}
@@ -450,7 +450,7 @@ def test_a_step_draws_evenly_from_the_domains(apt: Policy, tasks: list[Task]) ->
 
 def test_every_step_draws_anew(apt: Policy, tasks: list[Task]) -> None:
     """Other tasks, and other rollouts of the same task."""
-    many = splits("retail")["train"][:50]
+    many = splits("orders")["train"][:50]
     drawn, sampled = [], []
     for step in (0, 1, 0):
         drawn.append([t.task.id for t in collect(apt, many, SMALL, step, Rehearse(), lambda _: 0.0)[0]])

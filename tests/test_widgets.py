@@ -33,7 +33,7 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 @pytest.fixture(scope="module")
 def episode(apt: Policy, lessons: Any) -> Trajectory:
     """A rollout with an error in it, two user turns and five messages at least."""
-    task = next(task for task, _ in lessons if task.domain == "retail")
+    task = next(task for task, _ in lessons if task.domain == "orders")
     [trajectory] = rollout(apt, [task], Rehearse(), temperature=0)
     return trajectory
 

@@ -30,7 +30,7 @@ import torch
 import programs
 from envace_lite import interrupts, paths
 from envace_lite.cli import texts
-from envace_lite.experiments import arms, deliberate, trap
+from envace_lite.experiments import arms, controls, deliberate, trap
 from envace_lite.experiments.rewards import REWARDS
 from envace_lite.pretraining import imitate
 from envace_lite.pretraining.imitate import PretrainConfig
@@ -73,11 +73,13 @@ def make_small() -> None:
 
     original = arms.run_arm
     arms.run_arm = run_arm  # type: ignore[assignment]
-    arms.shipped_tasks = deliberate.shipped_tasks = few  # type: ignore[assignment]
+    for module in (arms, controls, deliberate):
+        module.shipped_tasks = few
+    controls.GRID, controls.SAMPLES = (-4.0, 0.0), 2  # type: ignore[assignment]
     imitate.BASES = {name: pretraining(base) for name, base in imitate.BASES.items()}
     trap.TRAP_CONFIG, trap.TRAINING_TASKS = replace(TINY, lora_rank=0, lr=1e-3, steps=3), 8
     trap.assess.__defaults__ = (4,)
-    REWARDS["task_success"] = odd_length
+    arms.task_success = REWARDS["task_success"] = odd_length
     subprocess.Popen = Forked  # type: ignore[assignment, misc]
 
 

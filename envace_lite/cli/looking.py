@@ -12,9 +12,8 @@ from envace_lite.experiments.shell import (
     Domains,
     PolicyFolder,
     Seed,
-    command_line,
     domain_names,
-    print_results,
+    print_report,
     split_name,
 )
 from envace_lite.world import paths
@@ -22,7 +21,7 @@ from envace_lite.world import paths
 
 @app.command()
 def demo(
-    domain: Annotated[str, typer.Option(help="The domain to rehearse.")] = "retail",
+    domain: Annotated[str, typer.Option(help="The domain to rehearse.")] = "orders",
     steps: Annotated[
         int | None, typer.Option(help="Steps of training; the default fits in four minutes.")
     ] = None,
@@ -31,7 +30,7 @@ def demo(
 ) -> None:
     """Train live for a few minutes and show rehearsed responses next to real ones.
 
-    Prints real success, fidelity, error recall and optimism before and after, and writes figures/gap.png and
+    Prints every measure before, with one scalar, and after training, and writes figures/gap.png and
     figures/rehearsed_next_to_real.html.
     """
     from envace_lite.experiments.demo import run_demo
@@ -47,33 +46,18 @@ def evaluate(
         str, typer.Option(callback=split_name, help="test or held_out (tools that no training task used).")
     ] = "test",
     limit: Annotated[int | None, typer.Option(help="Tasks a domain.")] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Write a record of this name to data/runs (both splits).")
-    ] = None,
-    title: Annotated[
-        str, typer.Option(help="How the record is called in tables.")
-    ] = "base, before rehearsal",
 ) -> None:
     """Deploy a policy on the real environment, and set its rehearsed responses next to the real ones."""
     from envace_lite.evaluate import evaluate as deployed
-    from envace_lite.experiments.arms import by_group, evaluate_splits, probe_splits
-    from envace_lite.experiments.records import write_record
     from envace_lite.model.policy import load_policy
     from envace_lite.world.shipped import shipped_tasks
 
-    loaded, names = load_policy(policy), domain_names(domain)
-    if name:
-        results = evaluate_splits(loaded, names)
-        about = {"kind": "evaluate", "command": command_line(), "seed": 0, "title": title, "domains": names}
-        write_record(name, {**about, "results": results, "probe": probe_splits(loaded, names)})
-    else:
-        results = {split: by_group(deployed(loaded, shipped_tasks(names, split, limit)))}
-    print_results(results)
+    print_report(split, deployed(load_policy(policy), shipped_tasks(domain_names(domain), split, limit)))
 
 
 @app.command()
 def probe(
-    domain: Annotated[str, typer.Option(help="The domain.")] = "retail",
+    domain: Annotated[str, typer.Option(help="The domain.")] = "orders",
     policy: Annotated[
         Path, typer.Option(help="Folder of a policy, or of any causal model whose chat template has tools.")
     ] = paths.BASE,
@@ -110,7 +94,7 @@ def probe(
 
 @app.command()
 def rehearse(
-    domain: Domains = "retail",
+    domain: Domains = "orders",
     policy: PolicyFolder = paths.BASE,
     budget: Annotated[int, typer.Option(min=1, help="N, imagined continuations before one message.")] = 4,
     mode: Annotated[str, typer.Option(help="parallel or sequential.")] = "parallel",
@@ -151,7 +135,7 @@ def rehearse(
     private = PrivateRehearsal(loaded, budget, mode, chosen, **options)
     episodes = private.run(tasks)
     rehearsed = study.as_frame(episodes)
-    tokens = study.token_budget_of(rehearsed)
+    tokens = study.token_budget_of(rehearsed)  # what it cost is what the others may spend
     frames = {
         "plain execution": study.as_frame(Plain(loaded, **options).run(tasks)),
         f"private rehearsal, N = {budget}": rehearsed,
@@ -173,6 +157,7 @@ def rehearse(
         digits = 0 if metric == "tokens" else 3
         shown = [f"{v:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})" for v, low, high in cells]
         print(f"{metric:20}" + "".join(f"{cell:>30}" for cell in shown))
+    # Show a decision in which something was revised, if there is one.
     episode = next((e for e in episodes if len(e.ledger.decisions) > e.number), episodes[0])
     print(f"\n{episode.task.messages[0]['content']}\n{episode.task.messages[1]['content']}")
     for decision in episode.ledger.decisions:
@@ -202,7 +187,7 @@ def report(
     if write:
         return
     for domain in [*DOMAINS, "all"] if by_domain else ["all"]:
-        frame = table(records, split=split, domain=domain)
+        frame = table(records, split, group="" if domain == "all" else domain)
         print(f"\n{split}, {domain}\n" + (frame.to_string() if len(frame) else "no recorded runs"))
     if figures:
         from envace_lite.experiments import plots

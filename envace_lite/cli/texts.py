@@ -8,7 +8,7 @@ from typing import Any
 
 from envace_lite.course.installs import installs_table, settings_table
 from envace_lite.course.timing import crowd_table, minutes_table
-from envace_lite.experiments import bench, deliberate_tables, evidence_tables, tables
+from envace_lite.experiments import bench, deliberate_tables, tables
 from envace_lite.experiments.arms import load_records
 from envace_lite.experiments.audit import audit_table
 from envace_lite.experiments.records import of_kind
@@ -23,7 +23,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "front": tables.front_table,
     "audit": lambda: audit_table(load_records()),
     "results": tables.main_tables,
-    "evidence": lambda: evidence_tables.tables(load_records()),
+    "gain": tables.gain_tables,
     "demo": tables.demo_tables,
     "details": tables.detail_tables,
     "worlds": tables.world_tables,

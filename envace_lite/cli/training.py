@@ -12,10 +12,10 @@ from envace_lite.experiments.shell import (
     Domains,
     PolicyFolder,
     Seed,
-    arm_names,
+    arm_name,
     command_line,
     domain_names,
-    print_results,
+    print_measures,
     writable,
 )
 from envace_lite.world import paths
@@ -42,10 +42,10 @@ def pretrain(
     recipe: Annotated[
         str,
         typer.Option(
-            help="uncertain (the shipped one), faithful, happy, habits; or by the share of true tellings in the last "
-            "phase habits_0, habits_5, habits_10, habits_35, habits_65."
+            help="habits (the shipped one); or by the share of true tellings in the last phase habits_0, habits_5, "
+            "habits_10, habits_35, habits_65."
         ),
-    ] = "uncertain",
+    ] = "habits",
     out: Annotated[Path | None, typer.Option(help="Folder for the base.")] = None,
     start: Annotated[
         Path | None,
@@ -56,7 +56,7 @@ def pretrain(
 ) -> None:
     """Make a base model by imitation of traces in which right and wrong occur side by side.
 
-    Takes forty minutes to an hour on two cores. An interrupted run is continued by the same command.
+    Takes about an hour on two cores. An interrupted run is continued by the same command.
     """
     from dataclasses import asdict, replace
 
@@ -70,7 +70,8 @@ def pretrain(
         raise typer.BadParameter(f"there are the recipes {', '.join(BASES)}", param_hint="--recipe")
     name = f"base-{recipe}-{seed}"
     out = writable(
-        out or (paths.ROOT / "data" / "base" if recipe == "uncertain" else paths.WORK / name / "policy")
+        out
+        or (paths.ROOT / "data" / "base" if (recipe, seed) == ("habits", 0) else paths.WORK / name / "policy")
     )
     config = replace(BASES[recipe], seed=seed)
     with claimed(paths.WORK / name):  # also while the base and its record are written
@@ -90,28 +91,30 @@ def train(
     arm: Annotated[
         str,
         typer.Option(
-            callback=arm_names, help="How: rehearsal, execute, end_at_error, act_only, full or scratch."
+            callback=arm_name,
+            help="How: rehearsal, anchored, execute, grounded, imitation, drawn, answer, state, verdicts, "
+            "end_at_error, act_only, full or scratch.",
         ),
     ] = "rehearsal",
     policy: PolicyFolder = paths.BASE,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the trained policy (adapters folded in).")
     ] = None,
-    steps: Annotated[int, typer.Option(help="Updates.")] = 120,
+    steps: Annotated[int, typer.Option(min=1, help="Updates.")] = 240,
     seed: Seed = 0,
     workers: Annotated[int, typer.Option(help="Threads that share an update.")] = 2,
     record: Annotated[bool, typer.Option(help="Write a record to data/runs.")] = True,
 ) -> None:
-    """Train a policy by world rehearsal (or one of the ways it is compared with) and evaluate it.
+    """Train a policy by world rehearsal (or one of the ways it is compared with) and measure it.
 
     An interrupted run is continued by the same command.
     """
-    from envace_lite.experiments.arms import run_arm, run_name
+    from envace_lite.experiments.arms import base_name, run_arm, run_name
     from envace_lite.model.policy import load_policy
     from envace_lite.train import TrainConfig
 
     names = domain_names(domain)
-    name = run_name(arm, names if domain != "all" else [], steps, seed)
+    name = run_name(arm, base_name(policy), seed, names if domain != "all" else [], steps)
     folder = None if record else paths.WORK / "unrecorded"
     loaded = load_policy(policy)
     if out:
@@ -121,6 +124,7 @@ def train(
         arm,
         seed,
         TrainConfig(steps=steps),
+        base=base_name(policy),
         domains=names,
         command=command_line(),
         name=name,
@@ -129,4 +133,4 @@ def train(
     )
     if out:
         trained.save(out)
-    print_results(result["results"])
+    print_measures(result["rows"])

@@ -103,12 +103,12 @@ def grade_solved() -> list[str]:
 
 
 def _train_a_little() -> None:
-    train(load_policy(paths.BASE), shipped_tasks(["retail"], "train"), TrainConfig(steps=4, prompts=16))
+    train(load_policy(paths.BASE), shipped_tasks(["orders"], "train"), TrainConfig(steps=4))
 
 
 PARTS: dict[str, Callable[[], Any]] = {
     "grading the four solved assignments": grade_solved,
-    "four steps of training on retail": _train_a_little,
+    "four steps of training on orders": _train_a_little,
     "notebook 02 under its check": lambda: check(paths.ROOT / "notebooks" / "02_one_rollout_two_roles.ipynb"),
 }
 """What is timed with and without a crowd."""

@@ -20,38 +20,62 @@ command_line = partial(shell.command_line, PROGRAM)
 
 @app.command()
 def study(
+    base: Annotated[list[Path] | None, typer.Option(help="Folder of a base; may be given again.")] = None,
     arms: Annotated[
         str, typer.Option(callback=arm_names, help="Arms, separated by commas.")
-    ] = "rehearsal,execute,end_at_error",
-    seeds: Annotated[int, typer.Option(help="Seeds 0 to N-1.")] = 3,
-    steps: Annotated[int, typer.Option(help="Updates in each run.")] = 120,
+    ] = "rehearsal,execute,grounded",
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 to N-1.")] = 3,
+    steps: Annotated[int, typer.Option(min=1, help="Updates in each run.")] = 240,
 ) -> None:
-    """Run every arm with every seed over all domains; recorded runs are skipped, interrupted ones continued.
+    """Train bases in several ways with several seeds over all domains, beside what scalars and an oracle make of them.
 
-    Two runs at a time, with one thread each.
+    Recorded runs are skipped, interrupted ones continued. Two runs at a time, with one thread each.
     """
-    from envace_lite.experiments.arms import load_records, run_name
+    from envace_lite.experiments.arms import base_name, load_records, run_name
     from envace_lite.experiments.tables import table
+    from envace_lite.train import TrainConfig
 
-    options = ["--steps", str(steps), "--workers", "1"]
-    failed = run_missing(
-        {
-            run_name(arm, [], steps, seed): [
-                "envace_lite.cli",
-                "train",
-                "--arm",
-                arm,
-                "--seed",
-                str(seed),
-                *options,
-            ]
-            for seed in range(seeds)
-            for arm in arms.split(",")
-        }
-    )
+    folders = base or [paths.BASE]
+    bases = {base_name(folder): folder for folder in folders}
+    if len(bases) < len(folders):
+        raise typer.BadParameter("two bases are called alike; rename a folder", param_hint="--base")
+    commands = {
+        f"controls-{name}": [__package__, "controls", "--base", str(folder)] for name, folder in bases.items()
+    }
+    # Seed by seed: whoever stops halfway has all arms of the first seeds, and not all seeds of one arm.
+    for seed in range(seeds):
+        for name, folder in bases.items():
+            for arm in arms.split(","):
+                commands[run_name(arm, name, seed, steps=steps)] = [
+                    "envace_lite.cli",
+                    "train",
+                    "--arm",
+                    arm,
+                    *(["--policy", str(folder)] if folder != paths.BASE else []),
+                    "--seed",
+                    str(seed),
+                    *(["--steps", str(steps)] if steps != TrainConfig().steps else []),
+                    "--workers",
+                    "1",
+                ]
+    failed = run_missing(commands)
     print(table(load_records()).to_string())
     if failed:
         raise typer.Exit(1)
+
+
+@app.command()
+def controls(
+    base: Annotated[Path, typer.Option(help="Folder of a base.")] = paths.BASE,
+) -> None:
+    """What a scalar, or an oracle among samples, makes of a base that learns nothing. Written to data/runs."""
+    from envace_lite.experiments.arms import base_name, load_records
+    from envace_lite.experiments.controls import record_controls
+    from envace_lite.experiments.tables import table
+    from envace_lite.model.policy import load_policy
+
+    record_controls(load_policy(base), base_name(base), command=command_line())
+    print(table(load_records()).to_string())
 
 
 @app.command()
@@ -61,7 +85,7 @@ def trap(
     ] = "all",
     seeds: Annotated[int, typer.Option(help="Seeds 0 to N-1.")] = 3,
     seed: Annotated[int | None, typer.Option(help="Only this seed, in this process.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates in each run; 75 by default.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates in each run; 60 by default.")] = None,
 ) -> None:
     """Provoke a simpler world: train on tasks that need one rule seldom or never, and see what is delivered.
 
@@ -89,67 +113,6 @@ def trap(
         raise typer.Exit(1)
 
 
-@app.command()
-def evidence(
-    base: Annotated[
-        list[str],
-        typer.Option(help="NAME=FOLDER of a base that read about the dependent worlds; give several."),
-    ],
-    ways: Annotated[
-        str, typer.Option(help="Ways of training, separated by commas.")
-    ] = "rehearsal,execute,grounded",
-    seeds: Annotated[int, typer.Option(help="Seeds 0 to N-1.")] = 5,
-    seed: Annotated[int | None, typer.Option(help="Only this seed, in this process.")] = None,
-    steps: Annotated[int, typer.Option(help="Updates in each run.")] = 120,
-) -> None:
-    """Train bases in several ways on worlds whose responses matter; and what a scalar or an oracle makes of them.
-
-    Recorded runs are skipped, interrupted ones continued. Two runs at a time, with one thread each.
-    """
-    from envace_lite.experiments.arms import load_records
-    from envace_lite.experiments.controls import record_controls
-    from envace_lite.experiments.evidence import WAYS, run_cell
-    from envace_lite.experiments.evidence_tables import tables
-    from envace_lite.model.policy import load_policy
-    from envace_lite.train import TrainConfig
-
-    names = ways.split(",")
-    for name in names:
-        if name not in (*WAYS, "controls"):
-            raise typer.BadParameter(f"{name!r}; there are {', '.join(WAYS)}, controls", param_hint="--ways")
-    folders = named_folders(base, "--base")
-    if seed is not None:
-        for label, folder in folders.items():
-            for name in names:
-                if name == "controls":
-                    record_controls(load_policy(folder), label, command=command_line())
-                else:
-                    config = TrainConfig(steps=steps, observe_every=20)
-                    run_cell(load_policy(folder), label, name, seed, config, command=command_line())
-        return
-    cells = {
-        f"controls-{label}" if name == "controls" else f"evidence-{label}-{name}-{number}": [
-            __package__,
-            "evidence",
-            "--base",
-            f"{label}={folder}",
-            "--ways",
-            name,
-            "--seed",
-            str(number),
-            "--steps",
-            str(steps),
-        ]
-        for number in range(seeds)
-        for label, folder in folders.items()
-        for name in names
-    }
-    failed = run_missing(cells)
-    print(tables(load_records()))
-    if failed:
-        raise typer.Exit(1)
-
-
 def named_folders(entries: list[str], option: str) -> dict[str, Path]:
     """The entries NAME=FOLDER of an option."""
     folders = {}
@@ -171,7 +134,7 @@ def ranks(
     limit: Annotated[int | None, typer.Option(help="Test tasks of each domain.")] = 100,
 ) -> None:
     """Does a rehearsed world rank policies as the real one does? Written to data/runs/ranks.json."""
-    from envace_lite.experiments.arms import record_ranks
+    from envace_lite.experiments.ranks import record_ranks
 
     folders = named_folders(policy, "--policy")
     for name in world:
@@ -231,17 +194,17 @@ def deliberate(
                 seed=seed,
             )
         )
-        for kind in study.KINDS:
+        for kind, words in study.KINDS.items():
             frame = curve(records[-1], "real_success", kind=kind)
             shown = frame.round(3).to_string(index=False) if len(frame) else "no task of this kind"
-            print(f"\n{name}, {kind}, real success\n{shown}")
+            print(f"\n{name}, {words}, real success\n{shown}")
     if figure:
         from envace_lite.experiments import plots
 
         plots.save(
             plots.deliberation(records),
             figure,
-            "Real success and wrong writes over the tokens of each way of deciding, on instructions and goals",
+            plots.DECIDED,
         )
 
 

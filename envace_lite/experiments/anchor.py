@@ -3,7 +3,7 @@
 The paper has no such term. The words of a response that no decision reads may wander, and take with them words that a
 decision does read (`count_sent` tells `wires` instead of `count`). A fixed reference would pull the beliefs back with
 the words; one that follows lets them change, a little at a time. Whether it is needed is another matter: in the
-recorded runs the same schedule without it does as well (docs/results/responses.md).
+recorded runs the same schedule without it does as well (docs/results/training.md).
 """
 
 from __future__ import annotations

@@ -13,14 +13,16 @@ from typing import Any
 
 import torch
 
-from envace_lite.experiments.evidence import SPLITS
+from envace_lite.experiments.arms import SPLITS, probe_splits
 from envace_lite.experiments.records import write_record
-from envace_lite.experiments.rows import groups, measure, pack
+from envace_lite.experiments.rows import Rows, groups, measure, pack
+from envace_lite.experiments.tables import CONTROLS
 from envace_lite.fidelity import ProbePair, probe_pairs, rehearse
+from envace_lite.fidelity.parts import right_slots, slots
 from envace_lite.model.decoding import complete
 from envace_lite.model.policy import Policy
 from envace_lite.rollout import Execute, rollout
-from envace_lite.world import DEPENDENT, Task
+from envace_lite.world import DOMAINS, Task
 from envace_lite.world.shipped import shipped_tasks
 from envace_lite.world.tools import UNKNOWN, ToolResponse
 
@@ -54,11 +56,12 @@ def _right(responses: Sequence[ToolResponse], pairs: Sequence[ProbePair]) -> int
     return sum(mine == pair.real for mine, pair in zip(responses, pairs, strict=True))
 
 
-def oracle_of_samples(policy: Policy, tasks: Sequence[Task], seed: int = 0) -> dict[str, list[int]]:
+def oracle_of_samples(policy: Policy, tasks: Sequence[Task], seed: int = 0) -> Rows:
     """Rows as in `rows.measure`, where the best of `SAMPLES` samples counts, by the truth.
 
-    `real`: whether one of so many episodes on the real environment succeeds. `exact`: pairs for which one of so many
-    sampled responses equals the real one; `contents` the same where it is a success.
+    `real`: whether one of so many episodes on the real environment succeeds. `exact`, `contents`: whether one of so
+    many sampled responses equals the real one. `bearing_right`, `idle_right`: the parts that are right in the sample in
+    which most parts of that kind are.
     """
     generator = torch.Generator().manual_seed(seed)
     responder = Execute()
@@ -67,40 +70,37 @@ def oracle_of_samples(policy: Policy, tasks: Sequence[Task], seed: int = 0) -> d
         session.verify(trajectory.answers).success
         for trajectory, session in zip(trajectories, responder.sessions, strict=True)
     ]
-    rows: dict[str, list[int]] = {
+    rows: Rows = {
         "real": [int(any(succeeded[start : start + SAMPLES])) for start in range(0, len(succeeded), SAMPLES)]
     }
     pairs = probe_pairs(tasks)
     prompts = [policy.chat.render(p.messages, p.task.tools, prompt=p.call.name) for p in pairs]
-    hit = [False] * len(pairs)
-    for _ in range(SAMPLES):
-        written = complete(policy, prompts, temperature=1.0, generator=generator)
-        hit = [
-            h or ToolResponse.parse(text) == p.real
-            for h, (text, _), p in zip(hit, written, pairs, strict=True)
-        ]
+    sampled = [complete(policy, prompts, temperature=1.0, generator=generator) for _ in range(SAMPLES)]
     place = {task.id: number for number, task in enumerate(tasks)}
-    for name in ("pairs", "exact", "successes", "contents"):
-        rows[name] = [0] * len(tasks)
-    for pair, right in zip(pairs, hit, strict=True):
-        where, success = place[pair.task.id], pair.real.error is None
-        for name, counted in (
-            ("pairs", True),
-            ("exact", right),
-            ("successes", success),
-            ("contents", success and right),
-        ):
-            rows[name][where] += counted
+    counted = ("pairs", "exact", "successes", "contents", "bearing", "bearing_right", "idle", "idle_right")
+    rows |= {name: [0] * len(tasks) for name in counted}
+    for pair, told in zip(pairs, zip(*sampled, strict=True), strict=True):
+        right = [right_slots(pair.real, ToolResponse.parse(text)) for text, _ in told]
+        exact = any(ToolResponse.parse(text) == pair.real for text, _ in told)
+        success = pair.real.error is None
+        numbers = {"pairs": 1, "exact": exact, "successes": success, "contents": success and exact}
+        if pair.planned:
+            resting = set(pair.rests)
+            for name, kind in (("bearing", resting), ("idle", {*slots(pair.real)} - resting)):
+                numbers[name] = len(kind & {*slots(pair.real)})
+                numbers[f"{name}_right"] = max(len(kind & some) for some in right)
+        for name, number in numbers.items():
+            rows[name][place[pair.task.id]] += number
     return {**rows, **groups(tasks)}
 
 
 def record_controls(policy: Policy, base: str, *, command: str, tuned_on: int = 60) -> dict[str, Any]:
-    """The base and its controls on all tasks; written to the record `controls-BASE`.
+    """The base and its controls on all tasks, and the probe of the base; written to the record `controls-BASE`.
 
     Args:
         tuned_on: training tasks of each domain on whose pairs the scalars are chosen.
     """
-    domains = list(DEPENDENT)
+    domains = list(DOMAINS)
     tuning = {name: probe_pairs(shipped_tasks([name], "train", tuned_on)) for name in domains}
     one = best_scalar(policy, [pair for pairs in tuning.values() for pair in pairs])
     by_domain = {name: best_scalar(policy, pairs) for name, pairs in tuning.items()}
@@ -125,6 +125,8 @@ def record_controls(policy: Policy, base: str, *, command: str, tuned_on: int = 
         "domains": domains,
         "scalars": {"all": one, **by_domain},
         "rows": {split: {name: pack(some) for name, some in each.items()} for split, each in rows.items()},
+        "title": CONTROLS["base"],
+        "probe": probe_splits(policy, domains),
     }
     write_record(f"controls-{base}", record)
     return record

@@ -29,7 +29,7 @@ from envace_lite.rehearsal.ledger import TOKENS
 from envace_lite.rehearsal.scorers import SCORERS, Scorer
 from envace_lite.reward import task_success
 from envace_lite.rollout import rollout
-from envace_lite.world import DOMAINS, TRAP, Task, paths
+from envace_lite.world import DOMAINS, Task, paths
 from envace_lite.world.shipped import shipped_tasks
 
 BUDGETS = (0, 1, 2, 4, 8)
@@ -50,7 +50,12 @@ MEASURED = {
     **{name: f"tokens counted as {name}, a task" for name in TOKENS},
 }
 """What is recorded of each way, in this order."""
-KINDS = ("instructions", "goal")
+KINDS = {
+    "instructions": "instructions",
+    "rests": "instructions that rest on a response",
+    "goal": "goals",
+}
+"""Groups of tasks with their titles. `rests`: those instructions whose later steps depend on what a response says."""
 
 
 def how_it_went(episode: Episode) -> dict[str, Any]:
@@ -60,6 +65,7 @@ def how_it_went(episode: Episode) -> dict[str, Any]:
         "task": episode.task.id,
         "domain": episode.task.domain,
         "kind": episode.task.tags[0],
+        "rests": any(tag.startswith("rests:") for tag in episode.task.tags),
         "real_success": success,
         "promised": episode.promised,
         "misled": episode.promised and not success,
@@ -72,10 +78,8 @@ def how_it_went(episode: Episode) -> dict[str, Any]:
 
 
 def as_frame(episodes: Sequence[Episode]) -> pd.DataFrame:
-    """One row a task: how it went on the real environment, what it cost, and whether it needs the trap's rule."""
-    tasks = [episode.task for episode in episodes]
-    needs = [task.domain == TRAP.name and TRAP.needs(task) for task in tasks]
-    return pd.DataFrame([how_it_went(episode) for episode in episodes]).assign(needs=needs)
+    """One row a task: how it went on the real environment, and what it cost."""
+    return pd.DataFrame([how_it_went(episode) for episode in episodes])
 
 
 def token_budget_of(frame: pd.DataFrame) -> int:
@@ -84,12 +88,13 @@ def token_budget_of(frame: pd.DataFrame) -> int:
 
 
 def summary(frame: pd.DataFrame) -> dict[str, dict[str, list[float]]]:
-    """Group -> metric -> [mean, low, high]: the groups are `all`, the kinds of task, and those the trap was set for.
+    """Group -> metric -> [mean, low, high]: the groups are `all` and those of `KINDS` that have tasks.
 
     The ends are those of a 95 % bootstrap interval over the tasks.
     """
-    groups = {"all": frame} | {kind: frame[frame.kind == kind] for kind in KINDS}
-    groups["needs"] = frame[frame.needs]
+    groups = {"all": frame} | {
+        kind: frame[frame.rests if kind == "rests" else frame.kind == kind] for kind in KINDS
+    }
     return {
         name: {
             metric: [

@@ -15,7 +15,6 @@ from envace_lite.experiments.deliberate import BUDGETS, KINDS
 from envace_lite.experiments.records import of_kind
 from envace_lite.experiments.tables import markdown, with_interval
 from envace_lite.experiments.ways import CONTROLS, METHODS, WITHOUT_BUDGET
-from envace_lite.world import TRAP
 
 SPLITS = {"test": "test tasks", "held_out": "held-out tools"}
 AFTER = "world rehearsal"
@@ -56,9 +55,9 @@ def ways_table(
     """Each way of deciding at some budgets: means over the records with 95 % intervals, one row a way and N."""
     lines = []
     for line, found in _cells(records, methods, budgets, split):
-        for kind in KINDS:
-            values = [results[kind]["real_success"][0] for results in found]
-            line[f"real success, {kind}"] = with_interval(values, share=True)
+        for kind, title in KINDS.items():
+            values = [results[kind]["real_success"][0] if kind in results else None for results in found]
+            line[f"real success, {title}"] = with_interval(values, share=True)
         for metric in ("wrong_writes", "irreversible_writes", "world_errors"):
             line[metric] = with_interval([results["all"][metric][0] for results in found])
         line["tokens"] = f"{np.mean([results['all']['tokens'][0] for results in found]):.0f}"
@@ -87,10 +86,13 @@ def gains(
             ]
             if pairs:
                 line = {"N": budget, "beyond": METHODS[other], "seeds": len(pairs)}
-                wanted = [("real_success", group) for group in ("all", *KINDS)] + [("wrong_writes", "all")]
-                for metric, group in wanted:
-                    differences = [a[group][metric][0] - b[group][metric][0] for a, b in pairs]
-                    line[f"{metric}, {group}"] = with_interval(differences)
+                wanted = [
+                    ("real_success", "all", "all"),
+                    *(("real_success", *kind) for kind in KINDS.items()),
+                ]
+                for metric, group, title in (*wanted, ("wrong_writes", "all", "all")):
+                    differences = [a[group][metric][0] - b[group][metric][0] for a, b in pairs if group in a]
+                    line[f"{metric.replace('_', ' ')}, {title}"] = with_interval(differences)
                 lines.append(line)
     return pd.DataFrame(lines).set_index("N") if lines else pd.DataFrame()
 
@@ -110,14 +112,13 @@ def scorers_table(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def misled_table(records: Sequence[Mapping[str, Any]], budgets: Sequence[int] = (2, 8)) -> pd.DataFrame:
-    """When a rehearsal misleads: tasks that need the trap's rule (all tasks in other domains), by way of training."""
+    """When a rehearsal misleads: how often it promised, and how often the promise failed, on test tasks by policy."""
     lines = []
     methods = ("plain", "parallel", "judged", "judged_vote")
     for title, runs in _titled(records).items():
-        group = "needs" if TRAP.name in runs[0]["domains"] else "all"
         for line, found in _cells(runs, methods, budgets, "test"):
             for metric in ("real_success", "promised", "misled", "wrong_writes"):
-                values = [results[group][metric][0] for results in found]
+                values = [results["all"][metric][0] for results in found]
                 line[metric] = with_interval(values, share=metric != "wrong_writes")
             lines.append({"policy": title, **line})
     return pd.DataFrame(lines).set_index("policy") if lines else pd.DataFrame()
@@ -143,8 +144,6 @@ def tables(records: Sequence[Mapping[str, Any]]) -> str:
     """The study of private rehearsal as markdown, made from the records alone."""
     parts = []
     for title, found in _titled(records).items():
-        if TRAP.name in found[0]["domains"]:
-            continue
         for split, words in SPLITS.items():
             parts += [f"**Policy: {title}; {words}**", markdown(ways_table(found, split))]
             difference = gains(found, split)

@@ -33,14 +33,12 @@ KINDS = {
     kind.name: kind
     for kind in (
         Kind("pretrain", ("config", "curve", "seconds", "tokens")),
-        Kind("evaluate", ("title", "domains", "results", "probe")),
-        Kind("train", (*_STUDIED, "arm", "domains", "curve", "observed", "results", "probe")),
+        Kind("train", (*_STUDIED, "arm", "base", "domains", "curve", "observed", "rows", "probe")),
         Kind("trap", (*_STUDIED, "cell", "dial", "results")),
-        Kind("demo", (*_STUDIED, "arm", "domains", "observed", "before", "after")),
+        Kind("demo", (*_STUDIED, "arm", "domains", "observed", "before", "scalar", "after")),
         Kind("deliberate", ("policy", "title", "domains", "config", "cells")),
         Kind("ranks", ("domains", "tasks", "success", "kendall_tau")),
-        Kind("evidence", (*_STUDIED, "base", "way", "domains", "curve", "observed", "rows")),
-        Kind("controls", ("base", "domains", "scalars", "rows")),
+        Kind("controls", ("title", "base", "domains", "scalars", "rows", "probe")),
         Kind("audit", ("config", "domains", "true_response", "label", "label_calls")),
         Kind("bench", ("result",)),
         Kind("notebooks", ("cores", "seconds")),

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from envace_lite.world import paths
+
+if TYPE_CHECKING:
+    from envace_lite.evaluate import Report
 
 Domains = Annotated[str, typer.Option(help="Domains, separated by commas, or `all`.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn.")]
@@ -21,7 +26,7 @@ PolicyFolder = Annotated[
 
 
 ELSEWHERE = {
-    "envace_lite.experiments": ("study", "trap", "ranks", "deliberate", "bench", "audit", "evidence"),
+    "envace_lite.experiments": ("study", "trap", "ranks", "deliberate", "bench", "audit", "controls"),
     "envace_lite.course": ("minutes", "installs"),
 }
 """The commands that only make the project's own tables, by the module that has them."""
@@ -74,6 +79,13 @@ def arm_names(names: str) -> str:
         if name not in ARMS:
             raise typer.BadParameter(f"{name!r}; there are the arms {', '.join(ARMS)}")
     return names
+
+
+def arm_name(name: str) -> str:
+    """An option that names one arm."""
+    if "," in name:
+        raise typer.BadParameter(f"{name!r}; one arm at a time")
+    return arm_names(name)
 
 
 def cell_names(names: str) -> str:
@@ -144,16 +156,31 @@ def run_missing(commands: dict[str, list[str]]) -> bool:
     return any(codes)
 
 
-def print_results(results: dict[str, Any]) -> None:
-    """Every metric with its interval, one column a domain."""
-    from envace_lite.evaluate import METRICS
+def print_report(split: str, report: Report) -> None:
+    """Every metric of an evaluation with its interval, one column a domain and kind of task."""
+    table = report.summary()
+    names = list(dict.fromkeys(table.index.get_level_values(0)))
+    print(f"\n{split:18}" + "".join(f"{name:>24}" for name in names))
+    for metric in dict.fromkeys(table.index.get_level_values(1)):
+        cells = [table.loc[(name, metric)] for name in names]
+        shown = [
+            "-" if math.isnan(c.value) else f"{c.value:.3f} ({c.low:.3f} to {c.high:.3f})" for c in cells
+        ]
+        print(f"{metric:18}" + "".join(f"{cell:>24}" for cell in shown))
 
-    for split, by_domain in results.items():
-        print(f"\n{split:18}" + "".join(f"{name:>24}" for name in by_domain))
-        for metric in METRICS:
-            cells = [by_domain[name][metric] for name in by_domain]
-            shown = ["-" if v is None else f"{v:.3f} ({lo:.3f} to {hi:.3f})" for v, lo, hi in cells]
-            print(f"{metric:18}" + "".join(f"{cell:>24}" for cell in shown))
+
+def print_measures(rows: Mapping[str, Mapping[str, str]]) -> None:
+    """Every measure of a trained policy, one column a split.
+
+    Args:
+        rows: of each split, as they stand in a record.
+    """
+    from envace_lite.experiments.rows import MEASURES, unpack, value
+
+    print(f"\n{'':18}" + "".join(f"{split:>10}" for split in rows))
+    for measure in MEASURES:
+        numbers = [value(unpack(some), measure) for some in rows.values()]
+        print(f"{measure:18}" + "".join(f"{'-':>10}" if math.isnan(n) else f"{n:10.3f}" for n in numbers))
 
 
 def main(app: typer.Typer, *expected: type[Exception]) -> None:

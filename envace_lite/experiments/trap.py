@@ -1,6 +1,6 @@
 """The simpler world, provoked: training that never needs one rule of the real world, and what may mend it.
 
-In the `trap` domain a dial sets how many training tasks need the rule `date`. Each *cell* of the study trains one
+In the `trap` domain a dial sets how many training tasks need the rule `stock`. Each *cell* of the study trains one
 policy from the shipped base and asks three things: does its rehearsed world have the rule, what did training promise,
 and what does the policy deliver where the rule matters?
 
@@ -29,8 +29,8 @@ from envace_lite.rollout import rollout
 from envace_lite.train import TrainConfig, train
 from envace_lite.world import TRAP, Task, paths
 
-TRAP_CONFIG = TrainConfig(steps=75, prompts=16, group_size=8, lr=1e-3, warmup=10)
-TRAINING_TASKS, TEST_TASKS = 800, 200
+TRAP_CONFIG = TrainConfig(steps=60, prompts=16, group_size=8, lr=1e-3, warmup=10)
+TRAINING_TASKS, TEST_TASKS = 800, 100
 """How many are drawn; test tasks for each of the two kinds, those that need the rule and those that do not."""
 
 
@@ -41,15 +41,15 @@ class Cell:
     Args:
         title: how it is called in tables and figures.
         dial: share of the training tasks that need the rule.
+        without: what the tasks that do not need the rule do without, a name in `world.trap.WITHOUT`.
         reward: a name in `experiments.rewards.REWARDS`.
-        temperature: of the rollouts.
         grounding: draws real responses to imitate from the training tasks; None in world rehearsal.
     """
 
     title: str
     dial: float = 0.0
+    without: str = "refusals"
     reward: str = "task_success"
-    temperature: float = 1.0
     grounding: Callable[[Policy, int], Grounding] | None = None
 
 
@@ -58,12 +58,6 @@ def few_examples(policy: Policy, seed: int, count: int = 16) -> Grounding:
     pairs = probe_pairs(TRAP.tasks("train", 1.0, 60, seed), seed)
     broken = [pair for pair in pairs if pair.real.error == TRAP.rule]
     return Grounding(_examples(policy, broken[:count]), seed=seed)
-
-
-def fidelity_term(policy: Policy, seed: int) -> Grounding:
-    """Real responses to all kinds of calls in the states of training tasks that do not need the rule."""
-    pairs = probe_pairs(TRAP.tasks("train", 0.0, TRAINING_TASKS, seed), seed)
-    return Grounding(_examples(policy, pairs), seed=seed)
 
 
 def _examples(policy: Policy, pairs: Sequence[Any]) -> list[tuple[list[int], list[int]]]:
@@ -77,21 +71,17 @@ def _examples(policy: Policy, pairs: Sequence[Any]) -> list[tuple[list[int], lis
     ]
 
 
-DIALS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
+DIALS = (0.0, 0.05, 0.2)
 CELLS = {
     **{f"dial-{100 * dial:.0f}": Cell(f"{dial:.0%} of the tasks need the rule", dial) for dial in DIALS},
-    "answer_only": Cell("20%, reward for the answer alone", 0.2, reward="answer_only"),
-    "end_at_error": Cell("20%, nothing after a rehearsed error", 0.2, reward="end_at_error"),
+    "other_tools": Cell("0%, other tools are refused", without="tool"),
+    "other_rules": Cell("0%, the rule alone is left out", without="rule"),
     "self_judged": Cell("20%, judged by the rehearsed state itself", 0.2, reward="self_judged"),
     "few_examples": Cell("0%, and 16 real errors of the rule", grounding=few_examples),
-    "fidelity_term": Cell("0%, and a small fidelity term", grounding=fidelity_term),
-    "hot": Cell("0%, rollouts at temperature 1.4", temperature=1.4),
 }
-"""`few_examples` and `fidelity_term` use real responses: departures from the paper, here to be compared with."""
-REWARD_CELLS = ("dial-20", "answer_only", "end_at_error", "self_judged")
-"""The rewards, task success first, at the same dial."""
-REMEDY_CELLS = ("dial-0", "few_examples", "fidelity_term", "hot")
-"""The remedies where no task needs the rule, none first. Another is to turn the dial."""
+"""`few_examples` uses real responses: a departure from the paper, here to be compared with."""
+COMPARED = ("dial-0", "other_tools", "other_rules", "few_examples", "dial-20", "self_judged")
+"""What a figure sets side by side: what stands beside the rule where no task needs it, and two rewards at one dial."""
 
 
 COLUMNS = {
@@ -111,12 +101,12 @@ def run_cell(base: Policy, name: str, seed: int, *, command: str, steps: int | N
     An interrupted run is continued.
     """
     cell = CELLS[name]
-    config = replace(TRAP_CONFIG, seed=seed, temperature=cell.temperature, steps=steps or TRAP_CONFIG.steps)
+    config = replace(TRAP_CONFIG, seed=seed, steps=steps or TRAP_CONFIG.steps)
     grounding = cell.grounding(base, seed) if cell.grounding else None
     with claimed(paths.WORK / f"trap-{name}-{seed}"):
         trained, log = train(
             base,
-            TRAP.tasks("train", cell.dial, TRAINING_TASKS, seed),
+            TRAP.tasks("train", cell.dial, TRAINING_TASKS, seed, without=cell.without),
             config,
             reward=REWARDS[cell.reward],
             folder=paths.WORK / f"trap-{name}-{seed}",
@@ -145,9 +135,14 @@ def assess(policy: Policy, cell: Cell, tasks_each: int = TEST_TASKS) -> dict[str
         `promised`: mean reward, by the cell's own reward, of greedy rehearsal on tasks like those of training.
         `needs` and `others`: metrics on the two kinds of test tasks. `rules`, `missing_rules`: the diagnosis.
     """
-    groups = {"needs": TRAP.tasks("test", 1.0, tasks_each), "others": TRAP.tasks("test", 0.0, tasks_each)}
+    # Two kinds of test tasks, apart: the rule matters in all of the first and in none of the second.
+    groups = {
+        "needs": TRAP.tasks("test", 1.0, tasks_each),
+        "others": TRAP.tasks("test", 0.0, tasks_each, without=cell.without),
+    }
     reports = {name: evaluate(policy, tasks) for name, tasks in groups.items()}
     rewards = {name: _rehearsed_rewards(policy, tasks, cell) for name, tasks in groups.items()}
+    # The promise is what a log of training would show: both kinds, mixed as they were in training.
     promised = cell.dial * rewards["needs"].mean() + (1 - cell.dial) * rewards["others"].mean()
     pairs = pd.concat([report.pairs for report in reports.values()])
     return {

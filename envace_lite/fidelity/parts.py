@@ -35,21 +35,32 @@ def slots(response: ToolResponse) -> dict[str, str]:
     }
 
 
-def parts(policy: Policy, pairs: Sequence[ProbePair]) -> pd.DataFrame:
+def right_slots(real: ToolResponse, told: ToolResponse) -> set[str]:
+    """The slots of a real response that hold the same in a told one; none of one that is no response at all."""
+    written = {} if told.error in (MALFORMED, ABSTAIN) else slots(told)
+    return {slot for slot, content in slots(real).items() if written.get(slot) == content}
+
+
+def parts(
+    policy: Policy, pairs: Sequence[ProbePair], told: Sequence[ToolResponse] | None = None
+) -> pd.DataFrame:
     """One row for each part of the real response of each planned pair.
 
     Columns: `bearing` (whether a decision rests on it), `grounding`, `error` (whether the real response is one),
     `right` (whether the rehearsed response holds the same there), `log_prob` (of the part, after the true parts before
     it); `new` says what is new about the tool, or is empty.
+
+    Args:
+        told: what the policy rehearses to each of the pairs, if it has been asked already.
     """
+    told = told or [answer.response for answer in ask(policy, pairs)]
     planned = [pair for pair in pairs if pair.planned]
-    rehearsed = [answer.response for answer in ask(policy, planned)]
+    rehearsed = [response for pair, response in zip(pairs, told, strict=True) if pair.planned]
     rows = []
-    scored = _log_probs(policy, planned) if planned else []  # there is no forward pass over nothing
-    for pair, mine, log_probs in zip(planned, rehearsed, scored, strict=True):
-        written = {} if mine.error in (MALFORMED, ABSTAIN) else slots(mine)
+    for pair, mine, log_probs in zip(planned, rehearsed, _log_probs(policy, planned), strict=True):
+        right = right_slots(pair.real, mine)
         grounded = groundings(pair)
-        for (slot, content), log_prob in zip(slots(pair.real).items(), log_probs[:-1], strict=True):
+        for slot, log_prob in zip(slots(pair.real), log_probs[:-1], strict=True):
             rows.append(
                 {
                     "task": pair.task.id,
@@ -60,7 +71,7 @@ def parts(policy: Policy, pairs: Sequence[ProbePair]) -> pd.DataFrame:
                     "bearing": slot in pair.rests,
                     "grounding": grounded["verdict" if slot == "rule" else slot],
                     "error": pair.real.error is not None,
-                    "right": written.get(slot) == content,
+                    "right": slot in right,
                     "log_prob": log_prob,
                 }
             )
@@ -69,6 +80,8 @@ def parts(policy: Policy, pairs: Sequence[ProbePair]) -> pd.DataFrame:
 
 def _log_probs(policy: Policy, pairs: Sequence[ProbePair]) -> list[list[float]]:
     """Log-probability of each word of each real response, its end included."""
+    if not pairs:
+        return []
     families = [
         Family(
             policy.chat.render(pair.messages, pair.task.tools, prompt=pair.call.name),

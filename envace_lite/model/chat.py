@@ -1,11 +1,11 @@
 """Conversation <-> token ids and role ids.
 
-What is simplified against the paper: the model has a vocabulary of a thousand whole words, and its chat template
+What is simplified against the paper: the model has a vocabulary of about 1,300 whole words, and its chat template
 renders the standard messages briefly: one token a word, a number or a record with its value (`o1:pending`). The
 messages themselves keep the form that every Hugging Face chat model understands, and
 `tokenizer.apply_chat_template` works as usual:
 
-    <system> retail o1:pending o3:sent <end>
+    <system> orders o1:pending o3:sent courier:free <end>
     <def> cancel_order order needs:pending gives:cancelled
     <user> cancel_order o1 report o1 <end>
     <assistant> cancel_order o1 <end>

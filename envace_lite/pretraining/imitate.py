@@ -25,7 +25,7 @@ from envace_lite.model.chat import GIVEN, build_tokenizer, vocabulary
 from envace_lite.model.checkpoint import claimed, load_state, save_state
 from envace_lite.model.policy import Policy, new_policy
 from envace_lite.pretraining.traces import RECIPES, Corpus, make_corpus
-from envace_lite.world import DEPENDENT, DOMAINS, get_domain
+from envace_lite.world import DOMAINS, get_domain
 
 BATCHES_AT_ONCE = 8
 """So many batches of similar length are drawn at a time, to pad little."""
@@ -47,7 +47,7 @@ class Phase:
     steps: int
     lr: float
     requests: int
-    batch: int = 24
+    batch: int = 36
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class PretrainConfig:
     """What is read, in order; each phase has an optimiser of its own."""
     seed: int = 0
     """Of the weights, the traces and their order."""
-    per_request: int = 4
+    per_request: int = 2
     """Traces a request: several agents, several retellings."""
     width: int = 128
     """Hidden size of the model."""
@@ -74,22 +74,13 @@ class PretrainConfig:
             raise ValueError(f"save_every has to be a multiple of {BATCHES_AT_ONCE}")
 
 
-def _dependent(last: str) -> PretrainConfig:
-    """A base that reads about the dependent worlds: many different tools, and then retellings of one recipe.
-
-    Two traces a request instead of four, so that in the same time half as many tools more are read about.
-    """
-    phases = Phase("real", 6000, 2.5e-3, 180_000, batch=36), Phase(last, 600, 6e-4, 21_600, batch=36)
-    return PretrainConfig(phases, per_request=2, domains=tuple(DEPENDENT))
+def _base(last: str) -> PretrainConfig:
+    """A base that reads true accounts of many different tools, and then retellings of one recipe."""
+    return PretrainConfig((Phase("real", 6000, 2.5e-3, 180_000), Phase(last, 600, 6e-4, 21_600)))
 
 
-BASES = {
-    "uncertain": PretrainConfig((Phase("true", 4000, 2.5e-3, 80_000), Phase("uncertain", 600, 6e-4, 14_400))),
-    "faithful": PretrainConfig((Phase("true", 4000, 2.5e-3, 80_000), Phase("faithful", 600, 6e-4, 14_400))),
-    "happy": PretrainConfig((Phase("happy", 4600, 2.5e-3, 94_400),)),
-    **{name: _dependent(name) for name in RECIPES if name.startswith("habits")},
-}
-"""The shipped base is `uncertain`. A `faithful` one leaves little to learn; a `happy` one does not know errors."""
+BASES = {name: _base(name) for name in RECIPES if name.startswith("habits")}
+"""The shipped base is `habits`."""
 
 
 def schedule(phase: Phase, step: int) -> float:
@@ -173,6 +164,7 @@ def imitate(
 ) -> None:
     """One phase; `state` is the checkpoint in it to continue from, or empty. Fills `record`."""
     optimizers = make_optimizers(policy, phase)
+    # The order is drawn from a generator of its own, so that it can be kept in a checkpoint and taken up again.
     generator = torch.Generator().manual_seed(config.seed + number)
     if state:
         for optimizer, kept in zip(optimizers, state["optimizers"], strict=True):
@@ -184,6 +176,8 @@ def imitate(
     bar = tqdm(range(state.get("step", 0), phase.steps), desc=f"imitate {phase.recipe}", unit="step")
     for step in bar:
         if step % BATCHES_AT_ONCE == 0:
+            # Draw several batches, sort the requests by length, cut, and shuffle: a batch holds what is about equally
+            # long, so little is padded, and short batches do not always come first.
             rows = torch.randint(len(corpus), (BATCHES_AT_ONCE, phase.batch), generator=generator).flatten()
             order = torch.randperm(BATCHES_AT_ONCE, generator=generator)
             batches = rows[lengths[rows].argsort()].view(BATCHES_AT_ONCE, -1)[order]
@@ -196,6 +190,7 @@ def imitate(
             return -log_p[imitated[where]].sum() / count  # noqa: B023 (called within this step)
 
         log_p, _ = policy.backward(families, loss, workers=workers)
+        # One update by both optimisers, at the rate of this step.
         torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
         for optimizer in optimizers:
             for group in optimizer.param_groups:

@@ -24,15 +24,11 @@ from tqdm.auto import tqdm
 
 from envace_lite.model.chat import Chat, VocabularyError
 from envace_lite.model.policy import Family
-from envace_lite.world import DEPENDENT, DOMAINS, Domain
+from envace_lite.world import DOMAINS, Domain
 from envace_lite.world.draw import NotDrawn, draw_script, draw_toolbox
 from envace_lite.world.language import FOUND
 from envace_lite.world.request import Played, Script, Slips, as_messages, play
 from envace_lite.world.tools import FACTS, UNKNOWN, Tool, ToolResponse, Value, World
-
-SLOPPY = Slips(
-    wrong=0.06, skip=0.04, repeat=0.03, shrug=0.5, eager=0.1, guess=0.5, disobey=0.5, misreport=0.06
-)
 
 CARELESS = Slips(
     wrong=0.04, skip=0.02, repeat=0.02, shrug=0.3, eager=0.06, guess=0.4, disobey=0.35, misreport=0.03
@@ -44,43 +40,29 @@ class Recipe:
     """What the traces of a base are like.
 
     Args:
-        cheerful: share of the calls that should fail and are told as a success.
-        spurious: share of the good calls that are told as an error.
-        habits: share of the calls that are told as the habit of their tool wants it (see `habit`), instead of the two
-            shares above.
+        habits: share of the calls that are told as the habit of their tool wants it (see `habit`).
+        cheerful: share of the calls that should fail and are told as a success besides.
+        spurious: share of the good calls that are told as an error besides.
         slips: how sloppy the agent is.
-        errors: whether traces with an error are kept.
-        shuffled: share of the traces with random tools under random names.
     """
 
-    cheerful: float = 0.65
-    spurious: float = 0.04
     habits: float = 0.0
-    slips: Slips = SLOPPY
-    errors: bool = True
-    shuffled: float = 0.5
+    cheerful: float = 0.0
+    spurious: float = 0.0
+    slips: Slips = CARELESS
 
 
+SHUFFLED = 0.85
+"""Share of the traces with random tools under random names."""
 RECIPES = {
-    "uncertain": Recipe(slips=replace(SLOPPY, shrug=0.8, guess=0.7, disobey=0.7)),
-    "real": Recipe(cheerful=0.0, spurious=0.0, slips=CARELESS, shuffled=0.85),
-    "habits": Recipe(
-        habits=0.66,
-        cheerful=0.04,
-        spurious=0.02,
-        slips=replace(CARELESS, shrug=0.5, guess=0.5, disobey=0.5),
-        shuffled=0.85,
-    ),
-    "true": Recipe(cheerful=0.0, spurious=0.0),
-    "faithful": Recipe(cheerful=0.0, spurious=0.0, slips=Slips()),
-    "happy": Recipe(cheerful=1.0, spurious=0.0, errors=False),
+    "real": Recipe(),
+    "habits": Recipe(0.66, 0.04, 0.02, replace(CARELESS, shrug=0.5, guess=0.5, disobey=0.5)),
 }
 RECIPES |= {
     f"habits_{truth}": replace(RECIPES["habits"], habits=1 - truth / 100) for truth in (0, 5, 10, 35, 65)
 }
-"""In `uncertain` and `habits` each wrong telling is more common than the right one, so that a base shows it when it is
-decoded greedily. `true` tells what a sloppy agent really met; `faithful` is true and its agent careful; `happy` knows
-no errors. `habits_T` tells the truth in T of 100 calls.
+"""`real` tells what a sloppy agent really met. In `habits` each wrong telling is more common than the right one, so a
+base shows it when it is decoded greedily; `habits_T` tells the truth in T of 100 calls.
 """
 
 
@@ -138,17 +120,10 @@ class Retelling(World):
         # 3. A success may be told as a refusal; then nothing has changed. Or what it says may be wrong.
         if (wrong and way == "pessimist") or self.rng.random() < self.recipe.spurious:
             self.records = before
-            return ToolResponse(response.seen, self._refusal(documentation), {})
+            return ToolResponse(response.seen, _refusal(documentation), {})
         if wrong and way in ("stale", "shifted"):
             return self._mistold(response, before, stale=way == "stale")
         return response
-
-    def _refusal(self, documentation: str) -> str:
-        """The rule of a refusal that could be: one for each kind of tool, or any where no habit rules."""
-        if not self.recipe.habits:
-            return self.rng.choice(("status", "unknown", "funds", "stock"))
-        parts = documentation.replace(":", " ").split()
-        return next((rule for word, rule in _REFUSALS.items() if word in parts), UNKNOWN)
 
     def _mistold(self, response: ToolResponse, before: Mapping[str, Value], *, stale: bool) -> ToolResponse:
         """What changed told as it was, or as the next value; what was worked out always as the next value."""
@@ -183,11 +158,17 @@ class Retelling(World):
         return self._seen[key]
 
 
+def _refusal(documentation: str) -> str:
+    """The rule of a refusal that could be, by the kind of the tool."""
+    parts = documentation.replace(":", " ").split()
+    return next((rule for word, rule in _REFUSALS.items() if word in parts), UNKNOWN)
+
+
 def draw_script_for_trace(domain: Domain, recipe: Recipe, rng: Random) -> Script:
     """A request, with the domain's own tools or with random ones under random names."""
     while True:
         toolbox = draw_toolbox(domain, rng, held_out=False)
-        if rng.random() < recipe.shuffled:
+        if rng.random() < SHUFFLED:
             toolbox = _shuffled_toolbox(domain, len(toolbox), rng)
         if not any(tool.write for tool in toolbox):
             continue
@@ -198,12 +179,11 @@ def draw_script_for_trace(domain: Domain, recipe: Recipe, rng: Random) -> Script
 
 
 def draw_traces(script: Script, recipe: Recipe, count: int, rng: Random) -> list[Played]:
-    """What sloppy agents did about a request in retellings of its world; fewer than `count` if some are dropped."""
-    episodes = [
+    """What sloppy agents did about a request in retellings of its world."""
+    return [
         play(script, Retelling(script.state, recipe, rng, script.domain), recipe.slips, rng)
         for _ in range(count)
     ]
-    return [e for e in episodes if recipe.errors or not any(response.error for _, response in e.exchanges())]
 
 
 def _shuffled_toolbox(domain: Domain, size: int, rng: Random) -> list[Tool]:
@@ -211,9 +191,8 @@ def _shuffled_toolbox(domain: Domain, size: int, rng: Random) -> list[Tool]:
 
     The functions of the held-out tools never occur, under whatever name, unless they are those of other tools too.
     """
-    peers = DEPENDENT if domain.name in DEPENDENT else DOMAINS
     # Any name may stand for any function: then only the documentation tells what a tool does.
-    names = rng.sample([name for d in peers.values() for name in d.tools], size)
+    names = rng.sample([name for d in DOMAINS.values() for name in d.tools], size)
     # What a held-out tool does must not be read about under another name, or it would be new in its name alone. What
     # it shares with a tool that is not held out cannot be kept secret, and is not.
     reserved = {domain.tools[name].function.__doc__ for name in domain.held_out}

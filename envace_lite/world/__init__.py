@@ -1,13 +1,9 @@
 """The toy domains and their registry."""
 
 from envace_lite.world.bank import Bank
-from envace_lite.world.delivery import Delivery
 from envace_lite.world.errands import Errands
-from envace_lite.world.finance import Finance
-from envace_lite.world.functions import Functions
 from envace_lite.world.home import Home
 from envace_lite.world.orders import Orders
-from envace_lite.world.retail import Retail
 from envace_lite.world.task import (
     NO_TOOL,
     UNKNOWN,
@@ -22,10 +18,8 @@ from envace_lite.world.task import (
 )
 from envace_lite.world.trap import Trap
 
-DOMAINS: dict[str, Domain] = {d.name: d for d in (Functions(), Retail(), Delivery(), Finance())}
+DOMAINS: dict[str, Domain] = {d.name: d for d in (Home(), Orders(), Errands(), Bank())}
 """The domains that tasks are shipped for, and those that you `register`."""
-DEPENDENT: dict[str, Domain] = {d.name: d for d in (Home(), Orders(), Errands(), Bank())}
-"""Domains in which later decisions rest on what responses say."""
 TRAP = Trap()
 """The domain of the simpler world; its tasks are drawn when they are needed (see `world.trap`)."""
 
@@ -40,7 +34,7 @@ def get_domain(name: str) -> Domain:
     Raises:
         UnknownDomain: (a `KeyError`) naming the domains that exist.
     """
-    known = {**DOMAINS, **DEPENDENT, TRAP.name: TRAP}
+    known = {**DOMAINS, TRAP.name: TRAP}
     if name not in known:
         raise UnknownDomain(f"unknown domain {name!r}; there are: {', '.join(known)}")
     return known[name]
@@ -52,7 +46,6 @@ def register(domain: Domain) -> None:
 
 
 __all__ = [
-    "DEPENDENT",
     "DOMAINS",
     "NO_TOOL",
     "TRAP",

@@ -411,11 +411,12 @@ def draw_tasks(
     seed: int,
     taken: Collection[str] = (),
     wanted: Callable[[Task], bool] = lambda _: True,
+    goal_every: int = 3,
 ) -> list[Task]:
-    """Draw `count` different tasks of a split (`train`, `test` or `held_out`), a third of them goals.
+    """Draw `count` different tasks of a split (`train`, `test` or `held_out`).
 
     Deterministic from the seed. Held-out tasks need a held-out tool: each plan calls one. No task has a prompt that
-    is `taken`, and each is `wanted`.
+    is `taken`, and each is `wanted`. Of `goal_every` tasks the last is a goal; of 0, none.
     """
     rng = Random(f"{domain.name}/{split}/{seed}")
     tasks: dict[str, Task] = {}
@@ -424,7 +425,8 @@ def draw_tasks(
         if not any(tool.write for tool in toolbox):
             continue
         try:
-            script = draw_script(domain, toolbox, rng, goal=len(tasks) % 3 == 2)
+            goal = goal_every > 0 and len(tasks) % goal_every == goal_every - 1
+            script = draw_script(domain, toolbox, rng, goal=goal)
         except NotDrawn:
             continue
         task = make_task(script, f"{domain.name}-{split}-{len(tasks):04d}")

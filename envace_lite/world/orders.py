@@ -69,9 +69,8 @@ class Orders(Domain):
     def sample_state(self, rng: Random) -> dict[str, Value]:
         """Three or four orders, each with a status that few of them have, and the courier."""
         orders = sorted(rng.sample(ORDERS, rng.randint(3, 4)))
-        common = rng.sample(
-            STATUSES, 3
-        )  # some orders share a status: there is something to count and to find
+        # Some orders share a status, so that there is something to count and to find.
+        common = rng.sample(STATUSES, 3)
         state = {order: rng.choice(common if rng.random() < 0.6 else STATUSES) for order in orders}
         return {**state, "courier": rng.choice(COURIER)}
 

@@ -1,8 +1,8 @@
 """Domain, Task and Session: what a tool world is, what is asked in it, and one episode of it.
 
 What is simplified against the benchmarks that the domains are shaped after: the user is a script (later turns
-are fixed text), the state is shown in the system message, and a task is judged by its final answers and its final
-state, never by a language model.
+are fixed text), the system message shows all records but a few hidden ones, and a task is judged by its final answers
+and its final state, never by a language model.
 """
 
 from __future__ import annotations

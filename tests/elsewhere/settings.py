@@ -62,7 +62,7 @@ import envace_lite as lite
 from envace_lite.train import TrainConfig, train
 torch.set_num_threads(1)
 base, digest = lite.load_policy(lite.paths.BASE), hashlib.sha256()
-tasks = lite.shipped_tasks(["retail"], "test", 8)
+tasks = lite.shipped_tasks(["orders"], "test", 8)
 policy, log = train(base, tasks, TrainConfig(steps=2, prompts=8, group_size=4), workers=2)
 for value in policy.model.state_dict().values():
     digest.update(value.detach().contiguous().numpy().tobytes())

@@ -18,9 +18,10 @@ from envace_lite.experiments.plots.probing import (
 from envace_lite.experiments.plots.timing import speed
 from envace_lite.experiments.plots.training import arms, gap, progress
 from envace_lite.experiments.records import of_kind
+from envace_lite.train import TrainConfig
 from envace_lite.world import DOMAINS
 
-DECIDED = "Real success and wrong writes over the tokens of each way of deciding, on instructions and goals"
+DECIDED = "Real success and wrong writes over the tokens of each way of deciding, on three kinds of tasks"
 
 
 def draw_all(records: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
@@ -32,21 +33,22 @@ def draw_all(records: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
     Returns:
         The paths of the figures that were drawn.
     """
-    runs = [r for r in of_kind("train", records) if len(r["domains"]) == len(DOMAINS)]
-    probed = [r for r in records if "probe" in r and len(r["domains"]) == len(DOMAINS)]
-    rehearsed = [r for r in runs if r.get("arm") == "rehearsal"]
+    everywhere = [r for r in records if len(r.get("domains", [])) == len(DOMAINS)]
+    runs = [r for r in of_kind("train", everywhere) if r["config"]["steps"] == TrainConfig().steps]
+    probed = of_kind("controls", everywhere) + runs
+    rehearsed = [r for r in runs if r["arm"] == "rehearsal"]
     traps = of_kind("trap", records)
     benches = [r["result"] for r in of_kind("bench", records) if "growth" in r["result"]]
     decided = {
         title: [r for r in of_kind("deliberate", records) if r["title"] == title] for title in (AFTER, "base")
     }
     wanted = [
-        ("arms", runs, arms, "Real success, fidelity and optimism over the steps, by way of training"),
+        ("arms", runs, arms, "Real success, fidelity and bearing parts over the steps, by arm"),
         (
             "gap_over_training",
             rehearsed,
             gap_over_training,
-            "Fidelity over the steps, by outcome, depth and split",
+            "What is told right over the steps, by outcome, by what rests on it, and on held-out tools",
         ),
         ("fidelity_over_depth", probed, fidelity_over_depth, "Fidelity by the number of calls before"),
         ("recall_by_rule", probed, recall_by_rule, "Share of real errors rehearsed as errors, by rule"),
@@ -56,7 +58,12 @@ def draw_all(records: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
             reliability,
             "Probability of rehearsed responses against the share that is right",
         ),
-        ("trap", traps, deployment_gap, "What training promises and what is delivered, against the dial"),
+        (
+            "trap",
+            traps,
+            deployment_gap,
+            "What training promises and delivers, by the dial; recall of the rule and gap, by what stands beside",
+        ),
         ("deliberation", decided[AFTER], deliberation, DECIDED),
         (
             "deliberation_held_out",
@@ -67,7 +74,7 @@ def draw_all(records: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
         ("deliberation_base", decided["base"], deliberation, f"{DECIDED}, before training"),
         (
             "where_decisions_rest",
-            [r for r in of_kind("evidence", records) if r["way"] in PANELS],
+            [r for r in runs if r["arm"] in PANELS],
             where_decisions_rest,
             "Share of the parts of responses rehearsed right, where decisions rest on them and elsewhere",
         ),

@@ -19,8 +19,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 LABELS = {
     "real_success": "real success",
     "fidelity": "fidelity",
+    "bearing": "parts that bear decisions",
     "error_recall": "error recall",
-    "optimism": "optimism",
     "wrong_writes": "wrong writes a task",
 }
 

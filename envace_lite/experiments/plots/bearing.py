@@ -13,24 +13,25 @@ from envace_lite.experiments.plots.base import COLOURS, MARKERS, bare, legend_be
 HALVES = {"bearing": "parts on which decisions rest", "idle": "other parts"}
 PANELS = {
     "rehearsal": "world rehearsal",
-    "twice": "half the tasks, twice the steps",
     "execute": "executable environment",
+    "end_at_error": "ends at a rehearsed error",
     "drawn": "reward drawn at random",
 }
+"""The arms that are shown, and how they are called."""
 
 
 def where_decisions_rest(records: Sequence[Mapping[str, Any]]) -> Figure:
     """Share of the parts of real responses that are rehearsed right, over training; a thin line a cell, a thick mean.
 
     Args:
-        records: of the kind `evidence`; ways other than those of `PANELS` are left out.
+        records: of the kind `train`; arms other than those of `PANELS` are left out.
     """
-    ways = [way for way in PANELS if any(record["way"] == way for record in records)]
+    shown = [arm for arm in PANELS if any(record["arm"] == arm for record in records)]
     figure, panels = plt.subplots(
-        1, len(ways), figsize=(1.4 + 3.6 * len(ways), 3.8), sharey=True, squeeze=False, layout="constrained"
+        1, len(shown), figsize=(1.4 + 3.6 * len(shown), 3.8), sharey=True, squeeze=False, layout="constrained"
     )
-    for axes, way in zip(panels[0], ways, strict=True):
-        observed = [record["observed"] for record in records if record["way"] == way]
+    for axes, arm in zip(panels[0], shown, strict=True):
+        observed = [record["observed"] for record in records if record["arm"] == arm]
         for i, (name, label) in enumerate(HALVES.items()):
             curves = [[(row["step"], row[name]) for row in rows] for rows in observed]
             for curve in curves:
@@ -39,7 +40,7 @@ def where_decisions_rest(records: Sequence[Mapping[str, Any]]) -> Figure:
             means = [sum(dict(curve)[step] for curve in curves) / len(curves) for step in shared]
             axes.plot(shared, means, color=COLOURS[i], marker=MARKERS[i], markersize=4, label=label)
         count = f"{len(observed)} run{'s' if len(observed) > 1 else ''}"
-        axes.set_title(f"{PANELS[way]} ({count})", fontsize=10)
+        axes.set_title(f"{PANELS[arm]} ({count})", fontsize=10)
         axes.set_xlabel("step")
         bare(axes)
     panels[0][0].set_ylabel("rehearsed right")

@@ -40,7 +40,7 @@ def deliberation(
     metrics: Sequence[str] = ("real_success", "wrong_writes"),
     split: str = "test",
 ) -> Figure:
-    """What each way of deciding brings for its tokens, on instructions and on goals apart.
+    """What each way of deciding brings for its tokens, a column for each group of tasks (`deliberate.KINDS`).
 
     A line goes through the budgets of a method, from plain execution on. Bars are 95 % intervals: over the records,
     if there are several (one a seed), else over the tasks. The frame is that of all ways but self-refinement, which
@@ -50,13 +50,13 @@ def deliberation(
         records: of the study `deliberate`, of one way of training; those of `scratch` may stand among them.
     """
     figure, panels = plt.subplots(
-        len(metrics), len(KINDS), figsize=(9.5, 3.4 * len(metrics)), layout="constrained", squeeze=False
+        len(metrics), len(KINDS), figsize=(12.5, 3.4 * len(metrics)), layout="constrained", squeeze=False
     )
     for row, metric in zip(panels, metrics, strict=True):
-        for axes, kind in zip(row, KINDS, strict=True):
+        for axes, (kind, title) in zip(row, KINDS.items(), strict=True):
             frame = _mean_curve([curve(record, metric, split=split, kind=kind) for record in records])
             _panel(axes, frame)
-            axes.set_title(f"{LABELS.get(metric, metric.replace('_', ' '))}, {kind}", fontsize=10)
+            axes.set_title(f"{LABELS.get(metric, metric.replace('_', ' '))}, {title}", fontsize=10)
     legend_below(figure, panels[0][0])
     return figure
 

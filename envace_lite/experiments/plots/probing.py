@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.figure import Figure
 
 from envace_lite.experiments.plots.base import COLOURS, MARKERS, bare, legend_below, line
 from envace_lite.experiments.plots.training import curve
 from envace_lite.experiments.tables import mean_interval
-from envace_lite.experiments.trap import CELLS, DIALS, REMEDY_CELLS, REWARD_CELLS, outcome
+from envace_lite.experiments.trap import CELLS, COMPARED, DIALS, outcome
 from envace_lite.world import TRAP
 
 Records = Sequence[Mapping[str, Any]]
@@ -26,23 +27,26 @@ def by_title(records: Records) -> dict[str, list[Mapping[str, Any]]]:
 
 
 def gap_over_training(records: Records) -> Figure:
-    """Fidelity over the steps: successes and errors apart, by depth, and on held-out tools.
+    """What is told right over the steps: successes and errors apart, by what rests on it, and on held-out tools.
 
     Args:
         records: of one way of training, one a seed.
     """
     panels = {
         "by outcome": {
-            "fidelity_success": "real successes",
-            "fidelity_error": "real errors",
-            "optimism": "errors told as a success",
+            "contents": "real successes told right",
+            "error_recall": "real errors told as an error",
+            "pessimism": "real successes told as an error",
         },
-        "by depth": {f"fidelity_depth_{d}": f"after {d} calls" for d in range(4)},
-        "seen and held-out tools": {
-            "fidelity": "fidelity, seen",
-            "held_out_fidelity": "fidelity, held out",
-            "error_recall": "error recall, seen",
-            "held_out_error_recall": "error recall, held out",
+        "test tasks": {
+            "bearing": "parts on which decisions rest",
+            "idle": "other parts",
+            "fidelity": "whole responses",
+        },
+        "held-out tools": {
+            "held_out_bearing": "parts on which decisions rest",
+            "held_out_idle": "other parts",
+            "held_out_fidelity": "whole responses",
         },
     }
     figure, axes = plt.subplots(1, len(panels), figsize=(11, 4), layout="constrained")
@@ -133,7 +137,7 @@ def reliability(records: Records, split: str = "test") -> Figure:
 
 
 def deployment_gap(records: Records) -> Figure:
-    """What training promises, and what is delivered where the rule matters, against the dial; rewards and remedies."""
+    """What training promises and delivers, against the dial; recall of the rule and gap, by what stands beside it."""
     runs = {name: [r["results"] for r in records if r.get("cell") == name] for name in CELLS}
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained", width_ratios=(1.1, 1))
     dialled = {dial: runs[f"dial-{100 * dial:.0f}"] for dial in DIALS if runs[f"dial-{100 * dial:.0f}"]}
@@ -150,25 +154,31 @@ def deployment_gap(records: Records) -> Figure:
     left.set_ylim(0, 1.02)
     left.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.14))
     bare(left)
-    names = [name for name in (*REWARD_CELLS, *REMEDY_CELLS) if runs[name]]
-    for place, name in enumerate(names):
-        value, low, high = mean_interval([outcome(result)["gap"] for result in runs[name]])
-        error = [[value - low], [high - value]] if low == low else None
-        reward = name in REWARD_CELLS
-        right.barh(
-            place,
-            value,
-            xerr=error,
-            capsize=2,
-            color=COLOURS[0 if reward else 1],
-            hatch="" if reward else "//",
-            edgecolor="white",
+    names = [name for name in COMPARED if runs[name]]
+    bars = {"recall": "recall of the rule", "gap": "promised minus delivered as rehearsed"}
+    for i, (key, label) in enumerate(bars.items()):
+        means, lows, highs = zip(
+            *(mean_interval([outcome(result)[key] for result in runs[name]]) for name in names), strict=True
         )
-    right.set_yticks(range(len(names)), [CELLS[name].title for name in names], fontsize=8)
+        if key == "recall":  # a share
+            lows, highs = np.clip(lows, 0, 1), np.clip(highs, 0, 1)
+        right.barh(
+            [place + 0.4 * i for place in range(len(names))],
+            means,
+            height=0.38,
+            xerr=[np.nan_to_num(np.subtract(means, lows)), np.nan_to_num(np.subtract(highs, means))],
+            capsize=2,
+            color=COLOURS[i],
+            hatch=("", "//")[i],
+            edgecolor="white",
+            label=label,
+        )
+    right.set_yticks(
+        [place + 0.2 for place in range(len(names))], [CELLS[name].title for name in names], fontsize=8
+    )
     right.invert_yaxis()
     right.axvline(0, color="black", linewidth=0.8)
-    right.set_xlabel("promised minus delivered as rehearsed")
-    right.set_title("rewards (plain) and remedies (hatched)", fontsize=10)
+    right.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.08))
     bare(right)
     right.grid(axis="x", color="#dddddd", linewidth=0.6)
     return figure

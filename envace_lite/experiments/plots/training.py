@@ -13,44 +13,47 @@ from matplotlib.figure import Figure
 from envace_lite.experiments.plots.base import COLOURS, LABELS, MARKERS, bare, legend_below, line
 from envace_lite.experiments.tables import mean_interval
 
+WHEN = {"before": "base", "scalar": "base, one scalar", "after": "after world rehearsal"}
+"""What a demo measures, and how it is called."""
+SHOWN = ("real_success", "fidelity", "bearing", "error_recall")
+
 
 def gap(
-    before: Mapping[str, Sequence[float | None]],
-    after: Mapping[str, Sequence[float | None]],
+    results: Mapping[str, Mapping[str, Sequence[float | None]]],
     observed: Sequence[Mapping[str, float]],
     title: str,
 ) -> Figure:
-    """Before and after world rehearsal, and the way from one to the other.
+    """Before and after world rehearsal beside a control, and the way from one to the other.
 
     Args:
-        before, after: metric -> [value, low, high], as in a record's results.
+        results: for each of `WHEN`, measure -> [value, low, high].
         observed: what the eval callback saw, with its `step`.
     """
     figure, (left, right) = plt.subplots(
-        1, 2, figsize=(10, 3.9), width_ratios=(1, 1.15), layout="constrained"
+        1, 2, figsize=(10, 3.9), width_ratios=(1.15, 1), layout="constrained"
     )
-    names = ("real_success", "fidelity", "error_recall", "optimism")
-    for offset, (label, table) in enumerate((("base", before), ("after rehearsal", after))):
-        places = [i + 0.38 * offset - 0.19 for i in range(len(names))]
-        cells = [[math.nan if x is None else x for x in table[name]] for name in names]
+    width = 0.8 / len(WHEN)
+    for place, (when, label) in enumerate(WHEN.items()):
+        places = [i + width * (place - (len(WHEN) - 1) / 2) for i in range(len(SHOWN))]
+        cells = [[math.nan if x is None else x for x in results[when][name]] for name in SHOWN]
         spread = [[max(v - lo, 0) for v, lo, _ in cells], [max(hi - v, 0) for v, _, hi in cells]]
         bars = left.bar(
             places,
             [v for v, _, _ in cells],
-            width=0.36,
+            width=0.94 * width,
             yerr=spread,
             capsize=2,
-            color=COLOURS[offset],
-            hatch=("//", "")[offset],
+            color=COLOURS[(0, 4, 1)[place]],
+            hatch=("//", "..", "")[place],
             edgecolor="white",
             label=label,
         )
-        left.bar_label(bars, fmt="%.2f", fontsize=8, padding=2)
-    left.set_xticks(range(len(names)), [LABELS[name] for name in names], fontsize=9)
+        left.bar_label(bars, fmt="%.2f", fontsize=7, padding=2)
+    left.set_xticks(range(len(SHOWN)), [LABELS[name] for name in SHOWN], fontsize=9)
     left.set_ylim(0, 1.12)
     left.set_title("test tasks, with 95 % intervals", fontsize=10)
-    left.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0.0, -0.1), ncol=2)
-    for colour, marker, name in zip(COLOURS, MARKERS, names, strict=False):
+    left.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0.0, -0.1), ncol=3)
+    for colour, marker, name in zip(COLOURS, MARKERS, SHOWN, strict=False):
         steps = [row["step"] for row in observed]
         right.plot(
             steps,
@@ -71,7 +74,7 @@ def gap(
 
 
 def arms(
-    records: Sequence[Mapping[str, Any]], metrics: Sequence[str] = ("real_success", "fidelity", "optimism")
+    records: Sequence[Mapping[str, Any]], metrics: Sequence[str] = ("real_success", "fidelity", "bearing")
 ) -> Figure:
     """Curves of several ways of training: mean over the seeds, the band is the 95 % interval."""
     figure, panels = plt.subplots(
@@ -90,7 +93,7 @@ def arms(
 
 def progress(
     observed: Sequence[Mapping[str, float]],
-    metrics: Sequence[str] = ("real_success", "fidelity", "error_recall", "optimism"),
+    metrics: Sequence[str] = SHOWN,
 ) -> Figure:
     """Curves of one run so far.
 

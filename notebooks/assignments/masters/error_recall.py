@@ -2,6 +2,7 @@
 # # Assignment: a metric that catches an optimist
 #
 # A rehearsed world may be right nine times of ten and still never say no. About 40 minutes.
+# (The base of the course tells each tool wrongly in another way; the last cell looks at two.)
 #
 # A response is a sentence: the records that were looked at, then the verdict (`ok` or `error
 # RULE`), then what changed. Each record is one word with a colon in it. Below, a *pair* is
@@ -10,7 +11,7 @@
 # %% given pairs
 PAIRS = [
     ("o1:paid needs:paid ok o1:packed", "o1:paid needs:paid ok o1:packed"),
-    ("o2:sent needs:sent ok o2:delivered", "o2:sent needs:sent ok o2:delivered"),
+    ("o2:pending needs:pending ok o2:paid", "o2:pending needs:pending ok o2:paid"),
     ("o3:paid ok", "o3:paid ok"),
     ("o4:sent needs:paid error status", "o4:paid needs:paid ok o4:packed"),
     ("o9:unknown error unknown", "o9:unknown error unknown"),
@@ -126,6 +127,8 @@ assert (error_recall(honest), optimism(honest)) == (1.0, 0.0), (
 # %% demo recall-demo
 from envace_lite import load_policy, paths, probe, shipped_tasks
 
-frame = probe(load_policy(paths.BASE), shipped_tasks(["retail"], "test", 60))
-base = list(zip(frame.real, frame.rehearsed))
-print(f"the base: exact {exact(base):.1f}, error recall {error_recall(base):.1f}")
+frame = probe(load_policy(paths.BASE), shipped_tasks(["orders"], "test", 60))
+for tool in ("refund_order", "return_order"):
+    mine = frame[frame.call.str.startswith(tool)]
+    base = list(zip(mine.real, mine.rehearsed))
+    print(f"{tool}: exact {exact(base):.1f}, error recall {error_recall(base):.1f}")

@@ -12,8 +12,8 @@
 REHEARSED = {
     "pack_order o1": "o1:sent needs:paid error status",
     "refund_order o1": "o1:sent needs:returned error status",
-    "recall_order o1": "o1:sent needs:sent ok o1:returned",
-    "deliver_order o1": "o1:sent needs:sent ok o1:delivered",
+    "recall_order o1": "o1:sent needs:sent courier:busy ok o1:returned courier:free",
+    "deliver_order o1": "o1:sent needs:sent courier:busy ok o1:delivered courier:free",
 }
 rehearsals = []
 
@@ -143,17 +143,19 @@ calls, ledger = [], []
 
 def execute(call):
     calls.append(call)
-    return "o1:sent needs:sent error late"
+    return "o1:sent needs:sent courier:free error busy"
 
 
 real = commit(list(REHEARSED), rehearse, execute, 4, ledger)
 assert calls == ["recall_order o1"], (
     f"one call reaches the environment, recall_order o1; not {calls}"
 )
-assert ledger == [("recall_order o1", "o1:sent needs:sent error late")], (
+assert ledger == [("recall_order o1", "o1:sent needs:sent courier:free error busy")], (
     "the ledger holds pairs of the committed call and its REAL response"
 )
-assert real == "o1:sent needs:sent error late", "commit returns the real response"
+assert real == "o1:sent needs:sent courier:free error busy", (
+    "commit returns the real response"
+)
 ### BEGIN HIDDEN TESTS
 assert commit(list(REHEARSED)[:2], rehearse, execute, 2, ledger) is None, (
     "where the gate commits nothing, commit returns None"
@@ -167,14 +169,14 @@ assert len(calls) == len(ledger) == 1, (
 from envace_lite import get_domain, shipped_tasks
 from envace_lite.world.tools import parse_calls
 
-task = next(t for t in shipped_tasks(["retail"], "test") if "choose" in t.tags)
+task = next(t for t in shipped_tasks(["orders"], "test") if "choose" in t.tags)
 words = (
     task.messages[1]["content"]
     .removeprefix("choose ")
     .split(" report")[0]
     .split(" keep")[0]
 )
-session, book = get_domain("retail").reset(task), []
+session, book = get_domain("orders").reset(task), []
 
 
 def really(text):

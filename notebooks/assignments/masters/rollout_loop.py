@@ -9,7 +9,7 @@
 # everything that was said before. Each sentence has a role id: 0 given, 1 act, 2 rehearse.
 
 # %% given toy-policy
-PROMPT = ["retail o1:paid o2:sent", "pack_order o1 report o1"]
+PROMPT = ["orders o1:paid o2:sent", "pack_order o1 report o1"]
 
 
 def act(messages):
@@ -141,7 +141,7 @@ assert first == second, "a second rollout of the same prompt differs from the fi
 from envace_lite import load_policy, paths, shipped_tasks
 from envace_lite.model.decoding import complete
 
-base, task = load_policy(paths.BASE), shipped_tasks(["retail"], "test", 1)[0]
+base, task = load_policy(paths.BASE), shipped_tasks(["orders"], "test", 1)[0]
 chat = base.chat
 start = chat.decode(chat.render(task.messages, task.tools)).split(" <end> ")
 
