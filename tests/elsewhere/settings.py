@@ -52,6 +52,8 @@ SETTINGS: dict[str, dict[str, str]] = {
 RECORDED_ONLY = ("MKL_CBWR=SSE4_2",)
 """Run when the result is recorded, and not in each test: no machine computes so unless it is told to."""
 
+LONGEST = ("04_train_it", "05_rehearsed_next_to_real")
+"""Notebooks that are checked as the machine is and with disturbed logits, and under no other setting."""
 TRAINS = "rewarded_rollouts_become_likelier"
 """The test whose claim rests on a training run."""
 ILLEGAL = 4
@@ -163,11 +165,11 @@ def solutions() -> list[Path]:
 def samples(path: Path) -> bool:
     """Whether a notebook draws tokens at random, or trains; the others only decode greedily, with a checked lead.
 
-    `04_train_it` trains as `05_rehearsed_next_to_real` does, and then once more, which takes longest of all. Under a
-    setting that is one of many the latter stands for both.
+    `04_train_it` and `05_rehearsed_next_to_real` train as `06_the_simpler_world` does and take longest of all. Under a
+    setting that is one of many the latter stands for the three.
     """
     text = path.read_text(encoding="utf-8")
-    return ("Generator()" in text or "train(" in text) and path.stem != "04_train_it"
+    return ("Generator()" in text or "train(" in text) and path.stem not in LONGEST
 
 
 def jobs(settings: Mapping[str, Mapping[str, str]]) -> list[Job]:
