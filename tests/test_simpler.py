@@ -17,6 +17,7 @@ from envace_lite.model.policy import Family, Policy, load_policy
 from envace_lite.train import TrainConfig, train
 from envace_lite.world import DOMAINS, TRAP, Task, get_domain
 from envace_lite.world.shipped import shipped_tasks
+from envace_lite.world.trap import WITHOUT
 from helpers import CHAT, carried_out, copied, planned_calls, same_weights, weights
 
 # The domain ------------------------------------------------------------------------------------------------
@@ -32,12 +33,28 @@ def test_the_dial_is_the_share_of_tasks_that_need_the_rule(dial: float) -> None:
 
 
 def test_a_task_that_needs_the_rule_cannot_be_told_without_it() -> None:
-    """In its plan, or among its options, a sale is refused where no share is owned; in the others none is."""
+    """In its plan a sale is refused where no share is owned; in the others none is."""
     for task in TRAP.tasks("test", 0.5, 60):
         met = [response.error for _, response in carried_out(task, planned_calls(task)).log]
-        options = task.messages[-1]["content"].startswith("choose")
-        assert ("stock" in met) == TRAP.needs(task) or options
+        assert ("stock" in met) == TRAP.needs(task)
         assert "market.cash_in" not in [call.name for call in planned_calls(task)]
+
+
+@pytest.mark.parametrize("without", WITHOUT)
+def test_what_the_other_tasks_do_without(without: str) -> None:
+    tasks = TRAP.tasks("train", 0.2, 100, without=without)
+    assert all(rule == "stock" for task in tasks if TRAP.needs(task) for _, rule in TRAP.refusals(task))
+    refused = {pair for task in tasks if not TRAP.needs(task) for pair in TRAP.refusals(task)}
+    assert "stock" not in {rule for _, rule in refused}
+    assert ("market.sell" in {tool for tool, _ in refused}) == (without == "rule")
+    assert bool(refused) == (without != "refusals")
+    assert not any("goal" in task.tags for task in tasks)
+
+
+def test_refusals_are_those_of_the_real_world() -> None:
+    task = next(t for t in TRAP.tasks("test", 1.0, 20) if len(planned_calls(t)) == 1)
+    assert TRAP.refusals(task) == {("market.sell", "stock")}
+    assert TRAP.refusals(next(iter(TRAP.tasks("test", 0.0, 1)))) == set()
 
 
 def test_its_tasks_are_drawn_where_others_are_shipped() -> None:
@@ -114,6 +131,7 @@ def test_examples_of_a_step_are_drawn_from_the_seed() -> None:
 @pytest.mark.parametrize("name", list(CELLS))
 def test_every_cell_names_what_exists(name: str) -> None:
     assert CELLS[name].reward in REWARDS
+    assert CELLS[name].without in WITHOUT
     assert 0 <= CELLS[name].dial <= 1
 
 
