@@ -49,7 +49,7 @@ SETTINGS: dict[str, dict[str, str]] = {
 }
 """What a process is told by its environment; see `sitecustomize.py` for those that begin with ENVACE."""
 
-RECORDED_ONLY = ("MKL_CBWR=SSE4_2",)
+RECORDED_ONLY = ("MKL_CBWR=SSE4_2", "MKL_ENABLE_INSTRUCTIONS=SSE4_2")
 """Run when the result is recorded, and not in each test: no machine computes so unless it is told to."""
 
 LONGEST = ("04_train_it", "05_rehearsed_next_to_real")
