@@ -51,6 +51,11 @@ def test_what_the_other_tasks_do_without(without: str) -> None:
     assert not any("goal" in task.tags for task in tasks)
 
 
+def test_a_mistyped_way_is_named() -> None:
+    with pytest.raises(ValueError, match="one of rule, tool, refusals; 'refusal' is none"):
+        TRAP.tasks("train", 0.0, 1, without="refusal")
+
+
 def test_refusals_are_those_of_the_real_world() -> None:
     task = next(t for t in TRAP.tasks("test", 1.0, 20) if len(planned_calls(t)) == 1)
     assert TRAP.refusals(task) == {("market.sell", "stock")}

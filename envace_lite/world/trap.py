@@ -61,7 +61,12 @@ class Trap(Bank):
             split: `train`, `test` or `held_out`.
             dial: from 0 (never) to 1.
             without: a name in `WITHOUT`; what the other tasks do without.
+
+        Raises:
+            ValueError: `without` is no such name.
         """
+        if without not in WITHOUT:
+            raise ValueError(f"without is one of {', '.join(WITHOUT)}; {without!r} is none")
         left = {True: round(dial * count)}
         left[False] = count - left[True]
 
