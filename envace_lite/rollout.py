@@ -12,7 +12,7 @@ Who answers a call is the responder's business: `Rehearse`, `Execute`, `Simulate
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -20,16 +20,17 @@ from typing import Any
 
 import torch
 
-from envace_lite.model.chat import ACT, GIVEN, REHEARSE, ROLE_NAMES, SAY, Chat, VocabularyError
-from envace_lite.model.decoding import LONGEST_MESSAGE, Decoder, sample
-from envace_lite.model.policy import CONTEXT, Policy
+from envace_lite.model.decoding import Decoder, sample
+from envace_lite.model.language import ACT, GIVEN, REHEARSE, ROLE_NAMES, Language, VocabularyError
+from envace_lite.model.policy import Policy
 from envace_lite.world import Session, Task, get_domain
-from envace_lite.world.tools import MALFORMED, ToolCall, ToolError, ToolResponse, parse_calls
+from envace_lite.world.result import MALFORMED, Result
+from envace_lite.world.tools import ToolCall, ToolError
 
+ACTOR = "act"
+"""Who writes a message: the act role; otherwise the name of the tool that the rehearse role plays."""
 HORIZON = 10
 """The call of this number is answered, and then the episode ends as a failure."""
-MAX_TOKENS = 160
-"""With so many tokens after its prompt an episode ends as a failure."""
 
 
 class Responder:
@@ -50,7 +51,7 @@ class Responder:
     def start(self) -> None:
         """Called before a batch of episodes is opened."""
 
-    def open(self, task: Task) -> Callable[[ToolCall], ToolResponse] | None:
+    def open(self, task: Task) -> Callable[[ToolCall], Result] | None:
         """What answers the calls of one episode; None when the answers are sampled."""
         return None
 
@@ -77,11 +78,11 @@ class Execute(Responder):
     def start(self) -> None:
         self.sessions = []
 
-    def open(self, task: Task) -> Callable[[ToolCall], ToolResponse]:
+    def open(self, task: Task) -> Callable[[ToolCall], Result]:
         session = get_domain(task.domain).reset(task)
         self.sessions.append(session)
 
-        def answer(call: ToolCall) -> ToolResponse:
+        def answer(call: ToolCall) -> Result:
             self.environment_calls += 1
             return session.call(call)
 
@@ -123,7 +124,7 @@ class Trajectory:
     ids: list[int] = field(default_factory=list)
     roles: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
-    exchanges: list[tuple[ToolCall, ToolResponse]] = field(default_factory=list)
+    exchanges: list[tuple[ToolCall, Result]] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
     stop_reason: str = ""
     outputs: dict[int, int] = field(default_factory=lambda: {ACT: 0, REHEARSE: 0})
@@ -139,25 +140,14 @@ class Trajectory:
         """The conversation in the standard form."""
         return [*(dict(message) for message in self.task.messages), *self.said]
 
-    def segments(self, chat: Chat) -> list[tuple[str, str]]:
+    def segments(self, language: Language) -> list[tuple[str, str]]:
         """The episode as (who, words): `act`, `rehearse` or `given`, in the order of the tokens."""
         runs = groupby(zip(self.roles, self.ids, strict=True), itemgetter(0))
-        return [(ROLE_NAMES.get(role, "given"), chat.decode(i for _, i in run)) for role, run in runs]
+        return [(ROLE_NAMES.get(role, "given"), language.decode(i for _, i in run)) for role, run in runs]
 
     def __repr__(self) -> str:
         calls = "; ".join(f"{call.text} -> {response.text}" for call, response in self.exchanges)
         return f"<Trajectory {self.task.id}: {calls} => {' / '.join(self.answers) or self.stop_reason}>"
-
-
-def act_message(text: str, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the act role wrote, as a standard message: an answer (`content`) or calls (`tool_calls`).
-
-    Raises:
-        ToolError: rule `malformed`, when it is neither.
-    """
-    if text == SAY or text.startswith(SAY + " "):
-        return {"role": "assistant", "content": text[len(SAY) :].strip()}
-    return {"role": "assistant", "tool_calls": [call.to_message() for call in parse_calls(text, tools)]}
 
 
 class Row:
@@ -167,22 +157,30 @@ class Row:
     alone fills the context.
     """
 
-    def __init__(self, chat: Chat, trajectory: Trajectory, responder: Responder, max_tokens: int):
-        self.chat, self.trajectory, self.responder = chat, trajectory, responder
-        self.room = min(max_tokens, CONTEXT - len(trajectory.prompt))
+    def __init__(
+        self, policy: Policy, trajectory: Trajectory, responder: Responder, max_tokens: int | None = None
+    ):
+        self.language, self.trajectory, self.responder = policy.chat, trajectory, responder
+        size, context = len(trajectory.prompt), policy.context
+        self.room = min(max_tokens or self.language.longest_episode, context - size)
         if self.room < 1:
-            size = len(trajectory.prompt)
-            raise ValueError(f"{trajectory.task.id}: its prompt has {size} tokens, and the context {CONTEXT}")
+            raise ValueError(f"{trajectory.task.id}: its prompt has {size} tokens, and the context {context}")
+        self.domain = get_domain(trajectory.task.domain)
         self.answer = responder.open(trajectory.task)
         self.injected: deque[int] = deque()
         self.message: list[int] = []
-        self.rehearsing = False
+        self.writer = ACTOR
         self.pending: deque[ToolCall] = deque()
         self.turn = 0
 
     @property
     def done(self) -> bool:
         return bool(self.trajectory.stop_reason)
+
+    @property
+    def rehearsing(self) -> bool:
+        """Whether a response is being written, and no message of the act role."""
+        return self.writer != ACTOR
 
     def take(self, token: int, log_prob: float) -> None:
         """Append a sampled token, or the next injected one in its place."""
@@ -196,85 +194,101 @@ class Row:
             role = self.responder.role if self.rehearsing else ACT
             record.append(token, role, log_prob if role != GIVEN else 0.0)
             self.message.append(token)
-            if token == self.chat.end:
+            if self.language.ended(self.message, self.writer):
                 self._close()
-        if not self.done and (len(self.message) >= LONGEST_MESSAGE or len(record.ids) >= self.room):
+        if not self.done and (
+            len(self.message) >= self.language.longest_message or len(record.ids) >= self.room
+        ):
             record.stop_reason = "overlong"
             # A message that is cut off was written, too: its role's baseline has to count it.
-            record.outputs[self._author] += bool(self.message)
+            record.outputs[self._role] += bool(self.message)
 
     @property
-    def _author(self) -> int:
+    def _role(self) -> int:
         return REHEARSE if self.rehearsing else ACT
 
     def _close(self) -> None:
         """Go on after a message that was sampled to its end."""
-        text, self.message = self.chat.decode(self.message[:-1]), []
+        ids, self.message = self.message, []
         outputs = self.trajectory.outputs
-        outputs[self._author] += 1
+        outputs[self._role] += 1
         if self.rehearsing:
             # A response that is not well formed costs the episode, as a call does: else nothing keeps the form.
-            response = ToolResponse.parse(text)
+            text = self.language.read(ids, self.writer)
+            response = self.domain.read(text)
             if response.error == MALFORMED:
                 self.trajectory.stop_reason = MALFORMED
             else:
-                self._responded(response, text)
+                self._respond(self.pending.popleft(), response, text)
+                self._go_on(ids)
         elif self.responder.aside(outputs[ACT]):
-            self.injected.append(self.chat.assistant)
+            draft = {"role": "assistant", "content": self.language.read(ids, ACTOR)}
+            self._inject([*self.trajectory.messages(), draft], ACTOR, sampled=ids)
         else:
-            self._acted(text)
+            self._acted(ids)
 
-    def _acted(self, text: str) -> None:
+    def _acted(self, ids: list[int]) -> None:
         record = self.trajectory
         try:
-            message = act_message(text, record.task.tools)
-        except ToolError:
-            record.stop_reason = MALFORMED
+            message = self.language.read_act(ids, record.task.tools)
+        except ToolError as error:
+            if not self.language.lenient:
+                record.stop_reason = MALFORMED
+                return
+            record.said.append({"role": "assistant", "content": self.language.read(ids, ACTOR)})
+            self._say(f"This is no call of a listed tool: {error}", ids)
             return
         record.said.append(message)
         if "content" in message:
             record.answers.append(message["content"])
-            self._next_turn()
+            later = record.task.later_turns
+            if self.turn == len(later):
+                record.stop_reason = "answer"
+                return
+            self.turn += 1
+            self._say(later[self.turn - 1], ids)
         elif not self.responder.horizon:
             # Only the first message was wanted (drafts, votes): its calls stay without a response.
             record.stop_reason = "horizon"
         else:
             self.pending.extend(map(ToolCall.from_message, message["tool_calls"]))
-            self._respond()
+            self._go_on(ids)
 
-    def _next_turn(self) -> None:
-        later = self.trajectory.task.later_turns
-        if self.turn == len(later):
-            self.trajectory.stop_reason = "answer"
+    def _say(self, text: str, ids: list[int]) -> None:
+        """The user speaks, and then the act role."""
+        self.trajectory.said.append({"role": "user", "content": text})
+        self._inject(self.trajectory.messages(), ACTOR, new=1, sampled=ids)
+
+    def _go_on(self, ids: list[int]) -> None:
+        """After the sampled message `ids`: the next call is answered, or the act role writes again.
+
+        Calls of one message are answered one after another, before the act role reads the responses.
+        """
+        told, horizon = 0, self.responder.horizon
+        # 1. The environment answers at once; what it says has no ids yet.
+        while self.answer and self.pending:
+            call = self.pending.popleft()
+            response = self.answer(call)
+            self._respond(call, response, response.text)
+            told += 1
+        # 2. The header alone changes the role: after it the same weights write the response.
+        if not self.pending and len(self.trajectory.exchanges) >= horizon:
+            self.trajectory.stop_reason = "horizon"
             return
-        self.injected.extend(self.chat.encode(f"<user> {later[self.turn]} <end> <assistant>"))
-        self.trajectory.said.append({"role": "user", "content": later[self.turn]})
-        self.turn += 1
+        writer = self.pending[0].name if self.pending else ACTOR
+        self._inject(self.trajectory.messages(), writer, new=told, sampled=ids)
 
-    def _respond(self) -> None:
-        # The header alone changes the role: after it the same weights write the response, until their `<end>`.
-        call = self.pending[0]
-        self.injected.extend(self.chat.encode(f"<tool> {call.name}"))
-        if self.answer is None:
-            self.rehearsing = True
-            return
-        response = self.answer(call)
-        # A real response may name a record that the compact language has no word for.
-        self.injected.extend(self.chat.encode(f"{response.text} <end>", strict=False))
-        self._responded(response, response.text)
-
-    def _responded(self, response: ToolResponse, text: str) -> None:
-        call = self.pending.popleft()
+    def _respond(self, call: ToolCall, response: Result, text: str) -> None:
         self.trajectory.exchanges.append((call, response))
         self.trajectory.said.append({"role": "tool", "name": call.name, "content": text})
-        self.rehearsing = False
-        # Calls of one message are answered one after another, before the act role reads the responses.
-        if self.pending:
-            self._respond()
-        elif len(self.trajectory.exchanges) >= self.responder.horizon:
-            self.trajectory.stop_reason = "horizon"
-        else:
-            self.injected.append(self.chat.assistant)
+
+    def _inject(
+        self, messages: list[dict[str, Any]], writer: str, *, new: int = 0, sampled: Sequence[int] = ()
+    ) -> None:
+        """Go on with the ids between the sampled message and the first token of `writer`."""
+        tools = self.trajectory.task.tools
+        self.injected.extend(self.language.extend(messages, tools, writer, new=new, sampled=sampled))
+        self.writer = writer
 
 
 @torch.inference_mode()
@@ -286,7 +300,7 @@ def rollout(
     group_size: int = 1,
     temperature: float = 1.0,
     generator: torch.Generator | None = None,
-    max_tokens: int = MAX_TOKENS,
+    max_tokens: int | None = None,
 ) -> list[Trajectory]:
     """Run `group_size` episodes of each task.
 
@@ -295,7 +309,7 @@ def rollout(
         responder: who answers calls; `Rehearse()` by default.
         temperature: of both roles; 0 is greedy.
         generator: all randomness comes from it.
-        max_tokens: an episode with so many tokens ends as `overlong`.
+        max_tokens: an episode with so many tokens after its prompt ends as `overlong`; by default the language says.
 
     Returns:
         Trajectories; those of one task are next to each other.
@@ -305,20 +319,20 @@ def rollout(
     """
     if not tasks:
         return []
-    responder, chat = responder or Rehearse(), policy.chat
+    responder, language = responder or Rehearse(), policy.chat
     policies = [policy, *([responder.simulator] if responder.simulator else [])]
-    if any(p.chat.words != chat.words for p in policies):
+    if any(not language.speaks_like(p.chat) for p in policies):
         raise VocabularyError("the simulator has another vocabulary; train it from the base of the policy")
     responder.start()
-    prompts = [chat.render(task.messages, task.tools, prompt="act") for task in tasks]
+    prompts = [language.render(task.messages, task.tools, prompt=ACTOR) for task in tasks]
     rows = [
-        Row(chat, Trajectory(task, prompt), responder, max_tokens)
+        Row(policy, Trajectory(task, prompt), responder, max_tokens)
         for task, prompt in zip(tasks, prompts, strict=True)
         for _ in range(group_size)
     ]
     room = max(row.room for row in rows)
     # A simulator has a cache of its own and reads every token, too: each policy knows the whole conversation.
-    decoders = [Decoder(p.folded().model, prompts, group_size, room, chat.pad) for p in policies]
+    decoders = [Decoder(p.folded().model, prompts, group_size, room, language.pad) for p in policies]
     active = rows
     while True:
         # 1. Each row samples from whoever writes in it.

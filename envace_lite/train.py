@@ -25,8 +25,8 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from envace_lite.grpo import clipped_loss, role_advantages
-from envace_lite.model.chat import ACT, GIVEN, REHEARSE, ROLE_NAMES
 from envace_lite.model.checkpoint import claimed, load_state, save_state
+from envace_lite.model.language import ACT, GIVEN, REHEARSE, ROLE_NAMES
 from envace_lite.model.policy import Family, Policy, with_lora
 from envace_lite.reward import Reward, task_success
 from envace_lite.rollout import Responder, Trajectory, rollout

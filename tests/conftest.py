@@ -17,7 +17,7 @@ from hypothesis import settings
 
 from envace_lite import rollout
 from envace_lite.model import decoding
-from envace_lite.model.chat import GIVEN
+from envace_lite.model.language import GIVEN
 from envace_lite.model.policy import Family, Policy, new_policy
 from envace_lite.world import Task
 from helpers import CHAT, conversation, find_task

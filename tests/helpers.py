@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envace_lite.model.chat import Chat, build_tokenizer
-from envace_lite.model.policy import Policy
+from envace_lite.model.compact import Compact, build_tokenizer
+from envace_lite.model.policy import CONTEXT, Policy
 from envace_lite.rollout import Trajectory
 from envace_lite.world import DOMAINS, Domain, Session, Task, get_domain
 from envace_lite.world.shipped import shipped_tasks
@@ -21,7 +21,7 @@ from envace_lite.world.tools import ToolCall, ToolResponse, parse_calls
 
 EVERY_DOMAIN = list(DOMAINS.values())
 EVERY_SPLIT = ["train", "test", "held_out"]
-CHAT = Chat(build_tokenizer())
+CHAT = Compact(build_tokenizer())
 
 
 @cache
@@ -126,9 +126,9 @@ class Scripted(Policy):
         conversations: token ids of whole conversations, prompts included.
     """
 
-    def __init__(self, conversations: Sequence[Sequence[int]], chat: Chat = CHAT):
+    def __init__(self, conversations: Sequence[Sequence[int]], chat: Compact = CHAT):
         self.conversations, self.chat = [list(ids) for ids in conversations], chat
-        config = SimpleNamespace(num_hidden_layers=1)
+        config = SimpleNamespace(num_hidden_layers=1, max_position_embeddings=CONTEXT)
         self.model = SimpleNamespace(model=self._read, lm_head=lambda states: states, config=config)
 
     def _read(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any, **_: Any) -> SimpleNamespace:

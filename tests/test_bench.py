@@ -19,7 +19,7 @@ from envace_lite.experiments.bench import (
     spread,
 )
 from envace_lite.experiments.peers import TrlSteps, generate_rollout
-from envace_lite.model.chat import GIVEN
+from envace_lite.model.language import GIVEN
 from envace_lite.model.policy import Policy
 from envace_lite.rollout import rollout
 from envace_lite.train import TrainConfig

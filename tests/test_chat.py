@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envace_lite.model.chat import ACT, GIVEN, REHEARSE, Chat, VocabularyError, build_tokenizer, vocabulary
+from envace_lite.model.compact import Compact, build_tokenizer, vocabulary
+from envace_lite.model.language import ACT, GIVEN, REHEARSE, VocabularyError
 from envace_lite.model.policy import CONTEXT
 from envace_lite.pretraining.traces import RECIPES, Retelling, draw_script_for_trace
-from envace_lite.rollout import HORIZON, LONGEST_MESSAGE
+from envace_lite.rollout import HORIZON
 from envace_lite.world import DOMAINS, Domain
 from envace_lite.world.request import as_messages, play
 from envace_lite.world.tools import ToolCall
@@ -150,7 +151,7 @@ def test_unknown_words_are_named() -> None:
 
 def test_a_foreign_tokenizer_is_refused() -> None:
     with pytest.raises(VocabularyError, match="<tool>"):
-        Chat(
+        Compact(
             build_tokenizer(["<pad>", "<unk>", "<system>", "<def>", "<user>", "<assistant>", "<end>", "say"])
         )
 
@@ -171,7 +172,7 @@ def test_every_task_can_be_written_down_and_fits(domain: Domain) -> None:
         assert len(ids) < CONTEXT
         assert sum(message["role"] == "tool" for message in messages) < HORIZON
         written = CHAT.decode(ids[len(CHAT.render(task.messages, task.tools)) :])
-        assert max(len(message.split()) for message in written.split("<end>")) < LONGEST_MESSAGE
+        assert max(len(message.split()) for message in written.split("<end>")) < Compact.longest_message
 
 
 def test_traces_fit() -> None:

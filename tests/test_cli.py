@@ -29,7 +29,7 @@ from envace_lite.experiments.records import KINDS, read_record, write_record
 from envace_lite.experiments.rows import GROUPS, MEASURES, pack, unpack, value
 from envace_lite.experiments.shell import ELSEWHERE
 from envace_lite.experiments.tables import CONTROLS
-from envace_lite.model.chat import build_tokenizer, vocabulary
+from envace_lite.model.compact import build_tokenizer, vocabulary
 from envace_lite.model.policy import Policy, load_policy, new_policy
 from envace_lite.pretraining import imitate
 from envace_lite.pretraining.imitate import BASES, PretrainConfig

@@ -20,7 +20,7 @@ import course
 import lint_notebooks as linter
 from envace_lite import grpo, paths
 from envace_lite.course import timing
-from envace_lite.model.chat import REHEARSE
+from envace_lite.model.language import REHEARSE
 from envace_lite.model.policy import Policy, with_lora
 from envace_lite.rehearsal.episode import Episode
 from envace_lite.rehearsal.private import PrivateRehearsal

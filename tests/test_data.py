@@ -22,7 +22,7 @@ from envace_lite.course import installs
 from envace_lite.experiments import arms
 from envace_lite.experiments.deliberate import digest
 from envace_lite.experiments.demo import DEMO_CONFIG
-from envace_lite.model.chat import vocabulary
+from envace_lite.model.compact import vocabulary
 from envace_lite.model.policy import Policy, load_policy
 from envace_lite.pretraining.imitate import BASES
 from envace_lite.rollout import Execute

@@ -19,7 +19,7 @@ from envace_lite.experiments.rewards import EveryVerdict, answer_and_state, draw
 from envace_lite.experiments.rows import pack, unpack
 from envace_lite.fidelity import probe_pairs
 from envace_lite.fidelity.parts import parts, slots
-from envace_lite.model.chat import REHEARSE
+from envace_lite.model.language import REHEARSE
 from envace_lite.model.policy import Family, Policy, new_policy
 from envace_lite.reward import answer_only, task_success
 from envace_lite.rollout import Trajectory
@@ -27,7 +27,7 @@ from envace_lite.train import EvalCallback, TrainConfig, train
 from envace_lite.world import DOMAINS, Task
 from envace_lite.world.bearing import bearing
 from envace_lite.world.draw import make_task
-from envace_lite.world.language import Instruction
+from envace_lite.world.phrases import Instruction
 from envace_lite.world.request import Script, ScriptStep, Turn
 from envace_lite.world.tools import ToolCall, ToolResponse, Value, parse_calls
 from envace_lite.world.verifier import BROKEN, DONE, OPEN, request_status

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from envace_lite.model.chat import vocabulary
+from envace_lite.model.compact import vocabulary
 from envace_lite.pretraining.traces import RECIPES, draw_script_for_trace
 from envace_lite.world import (
     DOMAINS,

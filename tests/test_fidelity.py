@@ -17,7 +17,6 @@ from envace_lite.fidelity import (
     beside,
     compare,
     groundings,
-    leaves,
     missing_rules,
     open_loop,
     probe,
@@ -159,13 +158,13 @@ def test_every_state_of_every_turn_is_probed(domain: Domain) -> None:
 # Leaves ----------------------------------------------------------------------------------------------------
 
 
-def test_leaves() -> None:
-    assert leaves(ToolResponse.parse("o1:sent needs:paid error status")) == {
+def test_the_parts_of_a_response() -> None:
+    assert ToolResponse.parse("o1:sent needs:paid error status").parts() == {
         "seen o1": "sent",
         "seen needs": "paid",
         "verdict": "error status",
     }
-    assert leaves(ToolResponse.parse("o1:paid ok o1:sent")) == {
+    assert ToolResponse.parse("o1:paid ok o1:sent").parts() == {
         "seen o1": "paid",
         "verdict": "ok",
         "changed o1": "sent",

@@ -251,8 +251,8 @@ def test_modules_import_only_downwards(path: Path) -> None:
         ("grpo.py", "from envace_lite import Tool", "imports Tool, which is on no floor"),
         ("grpo.py", "import envace_lite", "imports the package itself"),
         ("grpo.py", "from .grpo import clipped_loss", "grpo imports itself"),
-        ("world/shop.py", "from ..model.chat import render", "world imports model"),
-        ("world/shop.py", "from envace_lite.model.chat import render", "world imports model"),
+        ("world/shop.py", "from ..model.compact import render", "world imports model"),
+        ("world/shop.py", "from envace_lite.model.compact import render", "world imports model"),
         ("nowhere.py", "", "nowhere is on no floor"),
     ],
 )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envace_lite.world import Domain
-from envace_lite.world.language import (
+from envace_lite.world.phrases import (
     DEPENDING,
     FOUND,
     WORDS,

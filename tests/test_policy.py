@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from envace_lite.model.chat import build_tokenizer, vocabulary
+from envace_lite.model.compact import build_tokenizer, vocabulary
 from envace_lite.model.policy import Family, Policy, PolicyError, load_policy, new_policy, with_lora
 from helpers import CHAT, conversation, copied, find_task, same_weights, weights
 

@@ -15,8 +15,8 @@ from envace_lite.experiments.deliberate import how_it_went
 from envace_lite.experiments.harm import can_be_undone, harm, irreversible_writes, wrong_writes
 from envace_lite.experiments.self_evaluation import SelfEvaluation, fit_self_evaluation
 from envace_lite.experiments.thinking import Refine, Scratchpad, ThinkingRehearse
-from envace_lite.model.chat import ACT, GIVEN
-from envace_lite.model.decoding import LONGEST_MESSAGE
+from envace_lite.model.compact import Compact
+from envace_lite.model.language import ACT, GIVEN
 from envace_lite.model.policy import Policy
 from envace_lite.rehearsal import Entry, ImaginedCall, Ledger, imagining
 from envace_lite.rehearsal import episode as episodes_module
@@ -288,7 +288,7 @@ TIGHT: dict[str, Callable[[Policy, int], Deliberation]] = {
 }
 
 
-@pytest.mark.parametrize("tokens", [LONGEST_MESSAGE, 61, 120])
+@pytest.mark.parametrize("tokens", [Compact.longest_message, 61, 120])
 @pytest.mark.parametrize("name", TIGHT)
 def test_a_budget_is_never_exceeded(
     apt: Policy, lessons: Lessons, monkeypatch: pytest.MonkeyPatch, name: str, tokens: int
@@ -304,7 +304,7 @@ def test_a_budget_that_is_ignored_is_found(
     draw = Deliberation.draw
     monkeypatch.setattr(Deliberation, "draw", lambda *arguments, **_: draw(*arguments))
     monkeypatch.setattr(SelfConsistency, "affordable", lambda _, drawn: list(drawn))
-    assert max(overspent(TIGHT[name](apt, LONGEST_MESSAGE), tasks_of(lessons), monkeypatch)) > 0
+    assert max(overspent(TIGHT[name](apt, Compact.longest_message), tasks_of(lessons), monkeypatch)) > 0
 
 
 def test_a_budget_of_continuations_is_used(apt: Policy, lessons: Lessons) -> None:

@@ -24,12 +24,12 @@ from typing import Any
 import pytest
 import torch
 
-from envace_lite.model.chat import ACT, GIVEN, REHEARSE
-from envace_lite.model.decoding import complete
+from envace_lite.model.compact import Compact
+from envace_lite.model.decoding import Prompt, complete
+from envace_lite.model.language import ACT, GIVEN, REHEARSE
 from envace_lite.model.policy import CONTEXT, Family, Policy, with_lora
 from envace_lite.rollout import (
     HORIZON,
-    LONGEST_MESSAGE,
     Execute,
     Rehearse,
     Responder,
@@ -158,7 +158,7 @@ def test_roles_and_log_probs_are_as_long_as_the_ids(apt: Policy, lessons: Lesson
 def test_an_untrained_policy_ends_with_a_reason(tiny: Policy, lessons: Lessons) -> None:
     trajectories = run(tiny, [task for task, _ in lessons], "rehearse", group_size=8)
     assert {t.stop_reason for t in trajectories} <= {"malformed", "overlong", "answer"}
-    assert all(len(t.ids) <= LONGEST_MESSAGE for t in trajectories if not t.exchanges)
+    assert all(len(t.ids) <= Compact.longest_message for t in trajectories if not t.exchanges)
 
 
 def test_rehearsed_responses_are_those_that_were_sampled(apt: Policy, lessons: Lessons) -> None:
@@ -276,7 +276,7 @@ def test_too_many_calls_end_the_episode() -> None:
 def test_an_endless_message_ends_the_episode() -> None:
     (t,) = run(scripted((TASK, turned("card.freeze " + "amex " * 60))), [TASK], "rehearse")
     assert t.stop_reason == "overlong"
-    assert len(t.ids) == LONGEST_MESSAGE
+    assert len(t.ids) == Compact.longest_message
 
 
 def test_the_number_of_tokens_is_limited(lessons: Lessons) -> None:
@@ -311,7 +311,7 @@ def test_the_room_of_an_episode_is_its_own(tiny: Policy, lessons: Lessons) -> No
     endless.conversations = [[*CHAT.render(task.messages, task.tools, prompt="act"), *[CHAT.say] * 400]]
     for tasks in ([task], [task, long]):
         t = rollout(endless, tasks, temperature=0)[0]
-        assert len(t.ids) == LONGEST_MESSAGE
+        assert len(t.ids) == Compact.longest_message
     for t in rollout(tiny, [task, long], group_size=4, generator=torch.Generator().manual_seed(0)):
         assert len(t.prompt) + len(t.ids) <= CONTEXT
 
@@ -369,22 +369,23 @@ def test_a_simulator_answers_instead_of_the_policy(lessons: Lessons) -> None:
 
 def test_completions(apt: Policy, lessons: Lessons) -> None:
     """Messages after prefixes of different lengths, with the log-probability of the whole message."""
-    prefixes, expected = [], []
+    prompts, expected = [], []
     for task, messages in lessons:
         for place, message in enumerate(messages):
             if message["role"] == "tool" and messages[place - 1]["role"] == "assistant":
-                prefixes.append(CHAT.render(messages[:place], task.tools, prompt=message["name"]))
+                prompts.append(Prompt(messages[:place], task.tools, message["name"]))
                 expected.append(message["content"])
-    completions = complete(apt, prefixes, at_once=3)
+    completions = complete(apt, prompts, at_once=3)
     assert [text for text, _ in completions] == expected
-    for prefix, (text, log_prob) in zip(prefixes, completions, strict=True):
+    for prompt, (text, log_prob) in zip(prompts, completions, strict=True):
+        prefix = CHAT.render(prompt.messages, prompt.tools, prompt=prompt.role)
         whole = apt.log_probs([Family(prefix, [CHAT.encode(f"{text} <end>")])])[0]
         assert log_prob == pytest.approx(whole.sum().item(), abs=1e-4)
 
 
 def test_a_completion_that_does_not_end_is_cut(tiny: Policy) -> None:
-    prefix = CHAT.render(TASK.messages, TASK.tools, prompt="act")
+    prompt = Prompt(TASK.messages, TASK.tools)
     endless = scripted((TASK, turned("card.freeze " + "amex " * 60)))
-    ((text, _),) = complete(endless, [prefix])
-    assert len(text.split()) == LONGEST_MESSAGE
+    ((text, _),) = complete(endless, [prompt])
+    assert len(text.split()) == Compact.longest_message
     assert complete(tiny, []) == []

@@ -10,7 +10,7 @@ from random import Random
 import pandas as pd
 import pytest
 
-from envace_lite.model.chat import ACT, GIVEN, REHEARSE
+from envace_lite.model.language import ACT, GIVEN, REHEARSE
 from envace_lite.pretraining.traces import (
     HABITS,
     RECIPES,

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from envace_lite.grpo import role_advantages
-from envace_lite.model.chat import ACT, GIVEN, REHEARSE
 from envace_lite.model.checkpoint import CheckpointError, load_state, save_state
+from envace_lite.model.language import ACT, GIVEN, REHEARSE
 from envace_lite.model.policy import Family, Policy, with_lora
 from envace_lite.rollout import Execute, Rehearse, Responder, Simulate, Trajectory, rollout
 from envace_lite.train import TrainConfig, TrainLog, collect, learning_rate, metrics, train, update

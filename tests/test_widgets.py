@@ -21,7 +21,7 @@ from envace_lite.course.steps import (
 )
 from envace_lite.course.widgets import BudgetSlider, Readable, SideBySide, Stepper, TrainingPlot
 from envace_lite.fidelity import probe
-from envace_lite.model.chat import REHEARSE
+from envace_lite.model.language import REHEARSE
 from envace_lite.model.policy import Policy
 from envace_lite.rollout import Execute, Rehearse, Trajectory, rollout
 from envace_lite.world import Task

@@ -15,7 +15,8 @@ from html import escape
 import pandas as pd
 
 from envace_lite.experiments.pages import mark_difference
-from envace_lite.model.chat import GIVEN, ROLE_NAMES, Chat
+from envace_lite.model.compact import Compact
+from envace_lite.model.language import GIVEN, ROLE_NAMES
 from envace_lite.rehearsal.ledger import Decision
 from envace_lite.rollout import Trajectory
 from envace_lite.world import get_domain
@@ -61,7 +62,7 @@ class Step:
         return " ".join(word for word in words if not (word.startswith("<") and word.endswith(">")))
 
 
-def rollout_steps(trajectory: Trajectory, chat: Chat, *, real: bool = True) -> list[Step]:
+def rollout_steps(trajectory: Trajectory, chat: Compact, *, real: bool = True) -> list[Step]:
     """The messages of a rollout, the prompt first.
 
     Args:

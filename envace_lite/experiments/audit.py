@@ -25,6 +25,7 @@ from envace_lite.model.policy import Family, Policy
 from envace_lite.reward import task_success
 from envace_lite.rollout import ACT, Trajectory
 from envace_lite.world import DOMAINS, Task, get_domain
+from envace_lite.world.result import Result
 from envace_lite.world.shipped import shipped_tasks
 from envace_lite.world.tools import ToolResponse, parse_calls
 
@@ -34,7 +35,7 @@ def true_response_probability(policy: Policy, tasks: Sequence[Task]) -> dict[str
 
     The calls fit the tools' documentation; half of the responses are errors.
     """
-    chat, pairs = policy.chat, probe_pairs(tasks)
+    chat, pairs = policy.compact, probe_pairs(tasks)
     families = [
         Family(
             chat.render(pair.messages, pair.task.tools, prompt=pair.call.name),
@@ -74,16 +75,17 @@ CHANGES = ("another rule", "other words seen", "verdict turned round")
 """Ways of making a true response untrue."""
 
 
-def changed(response: ToolResponse, write: bool) -> Iterator[tuple[str, ToolResponse]]:
-    """Untrue forms of a true response."""
-    if response.error is not None:
-        yield "another rule", replace(response, error="status" if response.error != "status" else "unknown")
-    if response.seen:
-        yield "other words seen", replace(response, seen=dict.fromkeys(response.seen, "wrong"))
+def changed(response: Result, write: bool) -> Iterator[tuple[str, ToolResponse]]:
+    """Untrue forms of a true response of a toy world."""
+    seen, error, effects = response.value, response.error, response.changed
+    if error is not None:
+        yield "another rule", ToolResponse(seen, "status" if error != "status" else "unknown", effects)
+    if seen:
+        yield "other words seen", ToolResponse(dict.fromkeys(seen, "wrong"), error, effects)
     if write:
-        told = ToolResponse(response.seen, None, {"something": "else"})
-        refused = ToolResponse(response.seen, "status", {})
-        yield "verdict turned round", told if response.error is not None else refused
+        told = ToolResponse(seen, None, {"something": "else"})
+        refused = ToolResponse(seen, "status", {})
+        yield "verdict turned round", told if error is not None else refused
 
 
 def what_the_label_notices(tasks: Sequence[Task]) -> dict[str, dict[str, int]]:

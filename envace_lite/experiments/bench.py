@@ -140,7 +140,7 @@ def growth_cell(size: str, horizon: int, threads: int, repeats: int = 3) -> dict
     width, layers = SIZES[size]
     policy = with_lora(new_policy(width=width, layers=layers, heads=width // 32))
     rng = Random(0)
-    words = range(8, len(policy.chat.words))
+    words = range(8, len(policy.compact.words))
     tokens = horizon * CALL_TOKENS
     prompts = [rng.choices(words, k=PROMPT_TOKENS) for _ in range(GROUPS)]
     families = [Family(p, [rng.choices(words, k=tokens) for _ in range(GROUP_SIZE)]) for p in prompts]
@@ -171,7 +171,7 @@ def growth_cell(size: str, horizon: int, threads: int, repeats: int = 3) -> dict
 @torch.inference_mode()
 def _sample_all(policy: Policy, prompts: Sequence[Sequence[int]], tokens: int) -> None:
     generator = torch.Generator().manual_seed(0)
-    decoder = Decoder(policy.folded().model, prompts, GROUP_SIZE, tokens, policy.chat.pad)
+    decoder = Decoder(policy.folded().model, prompts, GROUP_SIZE, tokens, policy.compact.pad)
     for _ in range(tokens):
         decoder.step(sample(decoder.logits, 1.0, generator)[0])
 

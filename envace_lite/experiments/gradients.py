@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from envace_lite.model.chat import REHEARSE
+from envace_lite.model.language import REHEARSE
 from envace_lite.model.policy import Family, Objective, Policy
 from envace_lite.rollout import Trajectory
 

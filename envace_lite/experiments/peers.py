@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from envace_lite.model.chat import GIVEN
-from envace_lite.model.decoding import LONGEST_MESSAGE, pad_left
+from envace_lite.model.decoding import pad_left
+from envace_lite.model.language import GIVEN
 from envace_lite.model.policy import Policy
 from envace_lite.reward import task_success
-from envace_lite.rollout import MAX_TOKENS, Responder, Row, Trajectory
+from envace_lite.rollout import Responder, Row, Trajectory
 from envace_lite.train import TrainConfig
 from envace_lite.world import Task
 
@@ -32,10 +32,10 @@ def generate_rollout(
     The conversations that are not finished are padded on the left and continued together until each has ended its
     message. All randomness comes from torch's global generator.
     """
-    chat = policy.chat
+    chat = policy.compact
     prompts = [chat.render(task.messages, task.tools, prompt="act") for task in tasks]
     episodes = [
-        Row(chat, Trajectory(task, prompt), Responder(), MAX_TOKENS)
+        Row(policy, Trajectory(task, prompt), Responder())
         for task, prompt in zip(tasks, prompts, strict=True)
         for _ in range(group_size)
     ]
@@ -47,7 +47,7 @@ def generate_rollout(
             attention_mask=real.long(),
             do_sample=temperature > 0,
             **({"temperature": temperature, "top_k": 0} if temperature else {}),
-            max_new_tokens=LONGEST_MESSAGE,
+            max_new_tokens=chat.longest_message,
             pad_token_id=chat.pad,
             eos_token_id=chat.end,
         )[:, ids.shape[1] :]
@@ -145,7 +145,7 @@ class TrlSteps:
                 reward_funcs=reward,
                 args=arguments,
                 train_dataset=Dataset(pa.table({"prompt": list(self.tasks)}), fingerprint="tasks"),
-                processing_class=self.policy.chat.tokenizer,
+                processing_class=self.policy.compact.tokenizer,
                 rollout_func=self.rollout,
                 callbacks=[Clock()],
             ).train()

@@ -35,8 +35,8 @@ class SelfEvaluation:
 
     def __init__(self, judge: Policy):
         self.judge = judge
-        self.header = [judge.chat.user]
-        self.words = judge.chat.encode("error ok")
+        self.header = [judge.compact.user]
+        self.words = judge.compact.encode("error ok")
 
     def family(self, continuations: Sequence[Trajectory], words: Sequence[int]) -> Family:
         """Continuations of one prompt, each with its judgement (0 or 1) written after it."""
@@ -100,7 +100,8 @@ def fit_self_evaluation(
             options["lr"] = lr * min(1.0, (step + 1) / 10) * (1 - step / steps)
         batch = [
             judgement.family(
-                [_broken_off(t, policy.chat.end, rng) for t in group], [int(task_success(t)) for t in group]
+                [_broken_off(t, policy.compact.end, rng) for t in group],
+                [int(task_success(t)) for t in group],
             )
             for group in rng.choices(mixed or groups, k=families)
         ]

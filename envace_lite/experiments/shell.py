@@ -193,8 +193,8 @@ def main(app: typer.Typer, *expected: type[Exception]) -> None:
 
     from envace_lite.experiments.records import RecordError
     from envace_lite.interrupts import done, interrupted
-    from envace_lite.model.chat import VocabularyError
     from envace_lite.model.checkpoint import CheckpointError
+    from envace_lite.model.language import VocabularyError
     from envace_lite.model.policy import PolicyError
     from envace_lite.world import TaskFileError, UnknownDomain
     from envace_lite.world.paths import CheckoutError

@@ -77,7 +77,7 @@ class Refine(Control):
 
     def decide(self, episodes: Sequence[Episode], generator: torch.Generator) -> list[Choice]:
         """Write, look, and write again, as often as the token budget lets."""
-        chat, choices = self.policy.chat, []
+        chat, choices = self.policy.compact, []
         situations = [episode.situation() for episode in episodes]
         responder = ThinkingRehearse(self.most, horizon=0)
         for drawn in self.draw(situations, responder, 1, generator, max_tokens=self.budget):

@@ -61,7 +61,7 @@ def few_examples(policy: Policy, seed: int, count: int = 16) -> Grounding:
 
 
 def _examples(policy: Policy, pairs: Sequence[Any]) -> list[tuple[list[int], list[int]]]:
-    chat = policy.chat
+    chat = policy.compact
     return [
         (
             chat.render(pair.messages, pair.task.tools, prompt=pair.call.name),

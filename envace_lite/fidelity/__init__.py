@@ -9,7 +9,7 @@ from envace_lite.fidelity.baselines import always_success, copy_arguments, most_
 from envace_lite.fidelity.diagnosis import missing_rules, rules
 from envace_lite.fidelity.measures import PAIR_METRICS, beside, by_depth, compare, reliability, summary
 from envace_lite.fidelity.overall import FidelityReport, report
-from envace_lite.fidelity.pairs import MUTATIONS, ProbePair, groundings, leaves, probe_pairs
+from envace_lite.fidelity.pairs import MUTATIONS, ProbePair, groundings, probe_pairs
 from envace_lite.model.hub import ChatModel
 from envace_lite.model.policy import Policy
 from envace_lite.world import Task
@@ -35,7 +35,6 @@ __all__ = [
     "compare",
     "copy_arguments",
     "groundings",
-    "leaves",
     "missing_rules",
     "most_frequent",
     "open_loop",

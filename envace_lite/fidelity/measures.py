@@ -14,9 +14,10 @@ import numpy as np
 import pandas as pd
 from scipy.stats import bootstrap
 
-from envace_lite.fidelity.pairs import GROUNDINGS, ProbePair, groundings, leaves
+from envace_lite.fidelity.pairs import GROUNDINGS, ProbePair, groundings
 from envace_lite.world import get_domain
-from envace_lite.world.tools import ABSTAIN, MALFORMED, ToolResponse
+from envace_lite.world.result import MALFORMED
+from envace_lite.world.tools import ABSTAIN, ToolResponse
 
 COLUMNS = {
     **dict.fromkeys(("task", "domain"), object),
@@ -67,7 +68,7 @@ def compare(
 
 
 def _row(pair: ProbePair, mine: ToolResponse, confidence: float) -> dict[str, object]:
-    real_leaves, my_leaves = leaves(pair.real), leaves(mine)
+    real_leaves, my_leaves = pair.real.parts(), mine.parts()
     if mine.error in (MALFORMED, ABSTAIN):
         del my_leaves["verdict"]
     counts = dict.fromkeys((f"{what}_{g}" for g in GROUNDINGS for what in ("leaves", "right", "wrong")), 0)

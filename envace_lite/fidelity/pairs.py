@@ -220,18 +220,6 @@ def _names(domain: Domain) -> list[str]:
     return list(dict.fromkeys(word for group in groups for word in group if isinstance(word, str)))
 
 
-def leaves(response: ToolResponse) -> dict[str, str]:
-    """A response taken apart: slot -> content. Slots are `seen KEY`, `verdict` and `changed KEY`.
-
-    The words `o1:pending needs:paid error status` have the leaves `seen o1`, `seen needs` and `verdict`.
-    """
-    return {
-        **{f"seen {key}": str(value) for key, value in response.seen.items()},
-        "verdict": "ok" if response.error is None else f"error {response.error}",
-        **{f"changed {key}": str(value) for key, value in response.changed.items()},
-    }
-
-
 def groundings(pair: ProbePair) -> dict[str, str]:
     """For each leaf of the real response, where it can be known from: slot -> `initial`, `history` or `hidden`.
 
@@ -257,4 +245,4 @@ def groundings(pair: ProbePair) -> dict[str, str]:
         known = word in prompt or absent or starts
         found[f"seen {key}"] = HISTORY if key in told else INITIAL if known else HIDDEN
     weakest = max(found.values(), key=GROUNDINGS.index, default=INITIAL)
-    return {slot: found.get(slot, weakest) for slot in leaves(pair.real)}
+    return {slot: found.get(slot, weakest) for slot in pair.real.parts()}

@@ -16,7 +16,8 @@ from envace_lite.fidelity.asking import ask
 from envace_lite.fidelity.pairs import ProbePair, groundings
 from envace_lite.model.policy import Family, Policy
 from envace_lite.world import get_domain
-from envace_lite.world.tools import ABSTAIN, MALFORMED, ToolResponse
+from envace_lite.world.result import MALFORMED
+from envace_lite.world.tools import ABSTAIN, ToolResponse
 
 COLUMNS = ("task", "domain", "call", "new", "slot", "bearing", "grounding", "error", "right", "log_prob")
 
@@ -84,8 +85,8 @@ def _log_probs(policy: Policy, pairs: Sequence[ProbePair]) -> list[list[float]]:
         return []
     families = [
         Family(
-            policy.chat.render(pair.messages, pair.task.tools, prompt=pair.call.name),
-            [policy.chat.encode(f"{pair.real.text} <end>")],
+            policy.compact.render(pair.messages, pair.task.tools, prompt=pair.call.name),
+            [policy.compact.encode(f"{pair.real.text} <end>")],
         )
         for pair in pairs
     ]

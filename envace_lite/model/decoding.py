@@ -14,9 +14,6 @@ from transformers.cache_utils import Cache, DynamicLayer
 from envace_lite.model.policy import Policy
 from envace_lite.model.shared_prefix import Seats
 
-LONGEST_MESSAGE = 32
-"""A message with more tokens than this is cut off."""
-
 
 class _Layer(DynamicLayer):
     """A cache layer of families (see `shared_prefix`), with room made in advance, so that a step copies nothing.
@@ -158,42 +155,55 @@ def sample(logits: Tensor, temperature: float, generator: torch.Generator | None
     return tokens, log_p.gather(-1, tokens[:, None]).squeeze(-1)
 
 
+@dataclass(frozen=True)
+class Prompt:
+    """A conversation in the standard form, the tools' JSON schemas, and who is to write the next message.
+
+    `role` is `"act"`, or the name of the tool that the rehearse role is to play.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]]
+    role: str = "act"
+
+
 @torch.inference_mode()
 def complete(
     policy: Policy,
-    prefixes: Sequence[Sequence[int]],
+    prompts: Sequence[Prompt],
     *,
     temperature: float = 0.0,
     generator: torch.Generator | None = None,
     at_once: int = 64,
 ) -> list[tuple[str, float]]:
-    """Finish one message after each prefix (ids that end in a role's header).
+    """Write the next message after each prompt.
 
     Returns:
-        For each prefix the message without `<end>`, and its log-probability.
+        For each prompt the message without what ends it, and its log-probability.
     """
-    chat, model = policy.chat, policy.folded().model
+    language, model = policy.chat, policy.folded().model
+    prefixes = [language.render(p.messages, p.tools, prompt=p.role) for p in prompts]
     written: list[list[int]] = [[] for _ in prefixes]
     total = [0.0] * len(prefixes)
     # Prefixes of similar length go together, so that little is padded.
     order = sorted(range(len(prefixes)), key=lambda i: len(prefixes[i]))
     for start in range(0, len(order), at_once):
         rows = order[start : start + at_once]
-        decoder = Decoder(model, [prefixes[i] for i in rows], 1, LONGEST_MESSAGE, chat.pad)
-        for _ in range(LONGEST_MESSAGE):
+        decoder = Decoder(model, [prefixes[i] for i in rows], 1, language.longest_message, language.pad)
+        for _ in range(language.longest_message):
             tokens, log_p = sample(decoder.logits, temperature, generator)
             for i, token, value in zip(rows, tokens.tolist(), log_p.tolist(), strict=True):
                 written[i].append(token)
                 total[i] += value
             # A row that has ended its message leaves the cache at once.
-            running = [row for row, i in enumerate(rows) if written[i][-1] != chat.end]
+            running = [row for row, i in enumerate(rows) if not language.ended(written[i], prompts[i].role)]
             if not running:
                 break
             if len(running) < len(rows):
                 decoder.pick(torch.tensor(running))
                 tokens, rows = tokens[running], [rows[row] for row in running]
             decoder.step(tokens)
-    texts = [chat.decode(token for token in ids if token != chat.end) for ids in written]
+    texts = [language.read(ids, prompt.role) for ids, prompt in zip(written, prompts, strict=True)]
     return list(zip(texts, total, strict=True))
 
 
@@ -209,15 +219,3 @@ def square_mask(real: Tensor) -> Tensor:
     length = real.shape[1]
     causal = torch.ones(length, length, dtype=torch.bool).tril()
     return ((causal & real[:, None, :]) | torch.eye(length, dtype=torch.bool))[:, None]
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A conversation in the standard form, the tools' JSON schemas, and who is to write the next message.
-
-    `role` is `"act"`, or the name of the tool that the rehearse role is to play.
-    """
-
-    messages: Sequence[Mapping[str, Any]]
-    tools: Sequence[Mapping[str, Any]]
-    role: str = "act"

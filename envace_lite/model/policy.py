@@ -26,10 +26,12 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from envace_lite.model.chat import Chat, VocabularyError, build_tokenizer
+from envace_lite.model.compact import Compact, build_tokenizer
+from envace_lite.model.language import Language, VocabularyError
 from envace_lite.model.shared_prefix import FAMILIES, Branches
 
 CONTEXT = 256
+"""Tokens that the compact model can read."""
 TOKENS_AT_ONCE = 1200
 """About so many tokens are computed together: few enough to stay in the processor's cache."""
 
@@ -70,7 +72,7 @@ class Policy:
     """
 
     model: Any
-    chat: Chat
+    chat: Language
 
     def __post_init__(self) -> None:
         # Without families it is the usual attention, so this changes nothing for plain uses of the model.
@@ -149,6 +151,24 @@ class Policy:
         entropy = -(log_p.exp() * log_p).sum(-1)
         return log_p.gather(-1, ids[branches.own, None]).squeeze(-1), entropy
 
+    @property
+    def compact(self) -> Compact:
+        """The language, where only the compact one will do.
+
+        Raises:
+            PolicyError: the policy speaks another one.
+        """
+        if not isinstance(self.chat, Compact):
+            raise PolicyError(
+                "this works with the compact models of envace_lite alone, and the policy is none"
+            )
+        return self.chat
+
+    @property
+    def context(self) -> int:
+        """Most tokens of a conversation."""
+        return int(self._transformer.config.max_position_embeddings)
+
     def num_parameters(self) -> int:
         """Number of parameters, without those of adapters."""
         return sum(p.numel() for name, p in self.model.named_parameters() if "lora_" not in name)
@@ -176,7 +196,8 @@ class Policy:
 
     def __repr__(self) -> str:
         kind = "LoRA" if self.is_lora else "all weights"
-        return f"<Policy: {self.num_parameters() / 1e6:.2f} M parameters, {len(self.chat.words)} words, trains {kind}>"
+        size, words = self.num_parameters() / 1e6, len(self.chat.tokenizer)
+        return f"<Policy: {size:.2f} M parameters, {words} words, trains {kind}>"
 
 
 @contextmanager
@@ -228,7 +249,7 @@ def new_policy(
     tokenizer: PreTrainedTokenizerFast | None = None,
 ) -> Policy:
     """A fresh compact policy with random weights (about 1.4 million parameters)."""
-    chat = Chat(tokenizer or build_tokenizer())
+    chat = Compact(tokenizer or build_tokenizer())
     config = LlamaConfig(
         vocab_size=len(chat.words),
         hidden_size=width,
@@ -251,7 +272,7 @@ def new_policy(
     return Policy(model, chat)
 
 
-def _compose(embeddings: Tensor, chat: Chat) -> None:
+def _compose(embeddings: Tensor, chat: Compact) -> None:
     """Let a word that is a record with its value (`o1:pending`) start as the sum of its parts.
 
     So a query for `o1` finds it before each pair of words was learned, and looking things up begins sooner.
@@ -274,7 +295,7 @@ def load_policy(folder: Path | str) -> Policy:
     if not (folder / "config.json").is_file():
         raise PolicyError(f"no policy in {folder} (config.json is missing); `envace pretrain` makes a base")
     try:
-        chat = Chat(PreTrainedTokenizerFast.from_pretrained(folder))
+        chat = Compact(PreTrainedTokenizerFast.from_pretrained(folder))
         # transformers would load weights of another vocabulary with a warning, and answer nonsense.
         size = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
         if size != len(chat.words):

@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from envace_lite.model.chat import GIVEN, build_tokenizer, vocabulary
 from envace_lite.model.checkpoint import claimed, load_state, save_state
+from envace_lite.model.compact import build_tokenizer, vocabulary
+from envace_lite.model.language import GIVEN
 from envace_lite.model.policy import Policy, new_policy
 from envace_lite.pretraining.traces import RECIPES, Corpus, make_corpus
 from envace_lite.world import DOMAINS, get_domain
@@ -142,7 +143,7 @@ def pretrain(
             if number < state.get("phase", last if start else 0):
                 continue
             recipe, seed = RECIPES[phase.recipe], config.seed + number
-            corpus = make_corpus(policy.chat, recipe, phase.requests, config.per_request, seed, domains)
+            corpus = make_corpus(policy.compact, recipe, phase.requests, config.per_request, seed, domains)
             inside = state if state.get("phase") == number and "optimizers" in state else {}
             if number == last > 0 and not inside and not start:
                 policy.save(Path(folder) / "read")

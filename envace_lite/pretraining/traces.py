@@ -22,11 +22,12 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from envace_lite.model.chat import Chat, VocabularyError
+from envace_lite.model.compact import Compact
+from envace_lite.model.language import VocabularyError
 from envace_lite.model.policy import Family
 from envace_lite.world import DOMAINS, Domain
 from envace_lite.world.draw import NotDrawn, draw_script, draw_toolbox
-from envace_lite.world.language import FOUND
+from envace_lite.world.phrases import FOUND
 from envace_lite.world.request import Played, Script, Slips, as_messages, play
 from envace_lite.world.tools import FACTS, UNKNOWN, Tool, ToolResponse, Value, World
 
@@ -243,7 +244,7 @@ class Corpus:
 
 
 def make_corpus(
-    chat: Chat,
+    chat: Compact,
     recipe: Recipe,
     prompts: int,
     per_prompt: int,

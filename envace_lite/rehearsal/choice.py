@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from envace_lite.model.chat import GIVEN, Chat
+from envace_lite.model.compact import Compact, act_message
+from envace_lite.model.language import GIVEN
 from envace_lite.rehearsal.ledger import Decision
-from envace_lite.rollout import Trajectory, act_message
+from envace_lite.rollout import Trajectory
 from envace_lite.world import Task
 from envace_lite.world.tools import ToolError
 
 Messages = list[dict[str, Any]]
 
 
-def messages_of(trajectory: Trajectory, chat: Chat) -> list[tuple[str, str]]:
+def messages_of(trajectory: Trajectory, chat: Compact) -> list[tuple[str, str]]:
     """What a policy wrote in a trajectory, as (role, text); drafts too. Only a finished message ends in `<end>`."""
     return [(who, text) for who, text in trajectory.segments(chat) if who != "given"]
 
@@ -33,7 +34,7 @@ def parsed(text: str, task: Task) -> dict[str, Any] | None:
         return None
 
 
-def size(messages: Messages, chat: Chat) -> int:
+def size(messages: Messages, chat: Compact) -> int:
     """Tokens of some messages."""
     return len(chat.render(messages, ())) if messages else 0
 
@@ -68,7 +69,7 @@ class Choice:
         self.prefill += len(drawn[0].prompt) - memory + sum(t.roles.count(GIVEN) for t in drawn)
         self.memory += memory
 
-    def settle(self, chat: Chat, chosen: int, reasons: Mapping[int, str], place: int = 0) -> None:
+    def settle(self, chat: Compact, chosen: int, reasons: Mapping[int, str], place: int = 0) -> None:
         """Choose, and note the steps: what was drawn first, where something else was chosen, and what is committed.
 
         Args:

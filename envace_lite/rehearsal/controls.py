@@ -53,7 +53,7 @@ class SelfConsistency(Control):
 
     def decide(self, episodes: Sequence[Episode], generator: torch.Generator) -> list[Choice]:
         """Draw, and count."""
-        chat, choices = self.policy.chat, []
+        chat, choices = self.policy.compact, []
         situations = [episode.situation() for episode in episodes]
         for drawn in self.draw(situations, Rehearse(horizon=0), self.most, generator):
             choice = Choice()

@@ -15,13 +15,13 @@ from functools import partial
 
 import torch
 
-from envace_lite.model.chat import GIVEN, Chat
-from envace_lite.model.decoding import LONGEST_MESSAGE
+from envace_lite.model.compact import Compact
+from envace_lite.model.language import GIVEN
 from envace_lite.model.policy import CONTEXT, Policy
 from envace_lite.rehearsal.choice import Choice, Messages, bare, messages_of, parsed, size
 from envace_lite.rehearsal.guard import imagining
 from envace_lite.rehearsal.ledger import Decision, Entry, Ledger
-from envace_lite.rollout import HORIZON, MAX_TOKENS, Execute, Responder, Trajectory, rollout
+from envace_lite.rollout import HORIZON, Execute, Responder, Trajectory, rollout
 from envace_lite.world import Session, Task, get_domain
 from envace_lite.world.tools import ToolCall, ToolResponse
 from envace_lite.world.verifier import DONE, request_status
@@ -60,7 +60,7 @@ class Episode:
         """The task as it stands now, without what the user will say later."""
         return replace(self.task, messages=[*self.conversation, *(memory or [])], later_turns=())
 
-    def commit(self, choice: Choice, chat: Chat) -> None:
+    def commit(self, choice: Choice, chat: Compact) -> None:
         """Log a decision, and carry the chosen message out."""
         self._log(choice, chat)
         self.beyond += choice.spent - len(choice.drawn[0].prompt)
@@ -71,11 +71,11 @@ class Episode:
         self.memory += size(choice.keep, chat)
         written = messages_of(best, chat)
         self.carry_out(written[choice.place][1] if written else "", choice.steps, chat)
-        full = len(chat.render(self.conversation, self.task.tools)) > CONTEXT - LONGEST_MESSAGE
+        full = len(chat.render(self.conversation, self.task.tools)) > CONTEXT - chat.longest_message
         if not self.stop_reason:
             self.stop_reason = "horizon" if len(self.exchanges) >= HORIZON else "overlong" if full else ""
 
-    def _log(self, choice: Choice, chat: Chat) -> None:
+    def _log(self, choice: Choice, chat: Compact) -> None:
         """Log what was read and written for a decision, but for the message that is committed."""
         now = self.session.digest()
         read = Entry(self.number, "imagined", "prompt", "", choice.prefill, now, now)
@@ -94,7 +94,7 @@ class Episode:
                     entry = replace(entry, call=exchange[0].text, error=exchange[1].error)
                 self.ledger.add(entry)
 
-    def carry_out(self, text: str, steps: Sequence[Decision], chat: Chat) -> None:
+    def carry_out(self, text: str, steps: Sequence[Decision], chat: Compact) -> None:
         """Commit a message of the act role, `<end>` included, and log it with the decision for it."""
         now = self.session.digest()
         self.ledger.add(Entry(self.number, "committed", "act", bare(text), len(text.split()), now, now))
@@ -115,7 +115,7 @@ class Episode:
             else:
                 self.conversation.append({"role": "user", "content": later[turn]})
 
-    def _call(self, call: ToolCall, chat: Chat) -> None:
+    def _call(self, call: ToolCall, chat: Compact) -> None:
         before = self.session.digest()
         response = self.session.call(call)
         entry = Entry(self.number - 1, "committed", "real", response.text, 0, before, self.session.digest())
@@ -158,7 +158,7 @@ class Plain:
 
         The same calls bring the same responses there. So the states between them, which the ledger records, are known.
         """
-        episode, chat = Episode(trajectory.task), self.policy.chat
+        episode, chat = Episode(trajectory.task), self.policy.compact
         # 1. What was read: the prompt, headers and injected tokens. The ledger has them before the first message.
         now = episode.session.digest()
         read = len(trajectory.prompt) + trajectory.roles.count(GIVEN)
@@ -195,7 +195,7 @@ class Deliberation(Plain):
         episodes = [Episode(task) for task in tasks]
         while waiting := [episode for episode in episodes if not episode.stop_reason]:
             for episode, choice in zip(waiting, self.deliberate(waiting, generator), strict=True):
-                episode.commit(choice, self.policy.chat)
+                episode.commit(choice, self.policy.compact)
         return episodes
 
     def deliberate(self, episodes: Sequence[Episode], generator: torch.Generator) -> list[Choice]:
@@ -213,7 +213,7 @@ class Deliberation(Plain):
         responder: Responder,
         count: int,
         generator: torch.Generator,
-        max_tokens: int = MAX_TOKENS,
+        max_tokens: int | None = None,
     ) -> Iterator[list[Trajectory]]:
         """`count` imagined continuations of each situation, in batches."""
         step = max(ROWS // count, 1)

@@ -21,16 +21,17 @@ from typing import Any
 from envace_lite.rehearsal.guard import imagining
 from envace_lite.rehearsal.ledger import Decision, Entry, Ledger
 from envace_lite.world import Session
-from envace_lite.world.tools import MALFORMED, ToolCall, ToolResponse
+from envace_lite.world.result import MALFORMED, Result
+from envace_lite.world.tools import ToolCall
 
-Rehearser = Callable[[ToolCall], ToolResponse]
-Rule = Callable[[ToolCall, ToolResponse], tuple[str, str]]
+Rehearser = Callable[[ToolCall], Result]
+Rule = Callable[[ToolCall, Result], tuple[str, str]]
 """From a call and its rehearsed response to `commit`, `revise` or `ask`, and the reason in a few words."""
 
 ACTIONS = ("commit", "revise", "ask")
 
 
-def careful(call: ToolCall, rehearsed: ToolResponse) -> tuple[str, str]:
+def careful(call: ToolCall, rehearsed: Result) -> tuple[str, str]:
     """Commit what should go well, revise what should be refused, ask a person about what makes no sense."""
     if rehearsed.error == MALFORMED:
         return "ask", "the rehearsed response makes no sense"
@@ -78,7 +79,7 @@ class Gate:
     ) -> Gate:
         """A gate around the tools of a session, which say themselves what they write."""
 
-        def real(name: str) -> Callable[..., ToolResponse]:
+        def real(name: str) -> Callable[..., Result]:
             return lambda **arguments: session.call(ToolCall(name, arguments))
 
         writes = {name for name, tool in session.tools.items() if tool.write}
@@ -104,7 +105,7 @@ class Gate:
         self._log(number, "committed", "act", call.text, before)
         try:
             result = self.tools[name](**arguments)
-            told = (result.text, result.error) if isinstance(result, ToolResponse) else (repr(result), None)
+            told = (result.text, result.error) if isinstance(result, Result) else (repr(result), None)
         except BaseException as error:
             told = f"raised {error!r}", type(error).__name__
             raise

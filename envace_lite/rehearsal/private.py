@@ -16,15 +16,16 @@ from collections.abc import Sequence
 
 import torch
 
-from envace_lite.model.decoding import LONGEST_MESSAGE, complete
-from envace_lite.model.policy import CONTEXT, Policy
+from envace_lite.model.decoding import Prompt, complete
+from envace_lite.model.policy import Policy
 from envace_lite.rehearsal.choice import Choice, size
 from envace_lite.rehearsal.episode import Deliberation, Episode
 from envace_lite.rehearsal.gate import Rehearser
 from envace_lite.rehearsal.scorers import SCORERS, Scorer
 from envace_lite.rollout import Rehearse, Trajectory
 from envace_lite.world import Task, get_domain
-from envace_lite.world.tools import MALFORMED, ToolCall, ToolResponse
+from envace_lite.world.result import MALFORMED, Result
+from envace_lite.world.tools import ToolCall
 
 MODES = ("parallel", "sequential")
 OCCASIONS = ("always", "write")
@@ -104,7 +105,7 @@ class PrivateRehearsal(Deliberation):
         self, waiting: Sequence[_Waiting], responder: Rehearse, count: int, generator: torch.Generator
     ) -> None:
         """Draw `count` continuations in each of these episodes, and remember what they saw refused."""
-        chat = self.policy.chat
+        chat = self.policy.compact
         situations = [episode.situation(choice.told) for episode, choice in waiting]
         drawn = self.draw(situations, responder, count, generator)
         for (episode, choice), trajectories in zip(waiting, drawn, strict=True):
@@ -119,8 +120,8 @@ class PrivateRehearsal(Deliberation):
 
     def _fits(self, task: Task) -> bool:
         """Whether another message fits in the context."""
-        prompt = self.policy.chat.render(task.messages, task.tools, prompt="act")
-        return len(prompt) <= CONTEXT - LONGEST_MESSAGE
+        prompt = self.policy.compact.render(task.messages, task.tools, prompt="act")
+        return len(prompt) <= self.policy.context - self.policy.compact.longest_message
 
     def _content(self, choice: Choice) -> bool:
         """Whether what was imagined last is good enough."""
@@ -141,7 +142,7 @@ class PrivateRehearsal(Deliberation):
         name = getattr(self.scorer, "__name__", type(self.scorer).__name__.lower())
         score_of = dict(zip(usable, scores, strict=True))
         reasons = {i: f"{name} {score:.2f} of {len(usable)} imagined" for i, score in score_of.items()}
-        choice.settle(self.policy.chat, max(usable, key=score_of.__getitem__, default=0), reasons)
+        choice.settle(self.policy.compact, max(usable, key=score_of.__getitem__, default=0), reasons)
 
 
 def _would_write(draft: Trajectory) -> bool:
@@ -158,10 +159,9 @@ def rehearser(policy: Policy, task: Task) -> Rehearser:
         task: the conversation so far, and the tools that the policy reads.
     """
 
-    def rehearse(call: ToolCall) -> ToolResponse:
+    def rehearse(call: ToolCall) -> Result:
         asked = {"role": "assistant", "tool_calls": [call.to_message()]}
-        prefix = policy.chat.render([*task.messages, asked], task.tools, prompt=call.name)
-        ((text, _),) = complete(policy, [prefix])
-        return ToolResponse.parse(text)
+        ((text, _),) = complete(policy, [Prompt([*task.messages, asked], task.tools, call.name)])
+        return get_domain(task.domain).read(text)
 
     return rehearse

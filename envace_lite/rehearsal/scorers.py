@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from envace_lite.model.chat import GIVEN
+from envace_lite.model.language import GIVEN
 from envace_lite.reward import believed_writes
 from envace_lite.rollout import Trajectory
 from envace_lite.world.verifier import BROKEN, DONE, OPEN, request_status

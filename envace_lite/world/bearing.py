@@ -24,14 +24,14 @@ class _Misled(World):
             return response
         what, _, key = self.slot.partition(" ")
         if what == "rule":
-            return replace(response, error=str(self.value))
+            return ToolResponse(response.seen, str(self.value), response.changed)
         if what == "verdict":
             self.records = before
             return ToolResponse(response.seen, None if response.error else str(self.value), {})
         self.records |= {key: self.value} if key in self.records else {}
         if what == "seen":
-            return replace(response, seen={**response.seen, key: self.value})
-        return replace(response, changed={**response.changed, key: self.value})
+            return ToolResponse({**response.seen, key: self.value}, response.error, response.changed)
+        return ToolResponse(response.seen, response.error, {**response.changed, key: self.value})
 
 
 def bearing(script: Script) -> list[list[str]]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from random import Random
 
 from envace_lite.world.bearing import bearing
-from envace_lite.world.language import FOUND
+from envace_lite.world.phrases import FOUND
 from envace_lite.world.request import (
     Played,
     Script,

@@ -13,7 +13,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
-from envace_lite.world.language import FOUND, Instruction, Request, situation
+from envace_lite.world.phrases import FOUND, Instruction, Request, situation
 from envace_lite.world.task import NO_TOOL, UNKNOWN, Domain
 from envace_lite.world.tools import FACTS, Tool, ToolCall, ToolResponse, Value, World, records
 

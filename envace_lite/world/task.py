@@ -15,7 +15,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
 
-from envace_lite.world.language import DEPENDING
+from envace_lite.world.phrases import DEPENDING
+from envace_lite.world.result import Result
 from envace_lite.world.tools import RULES, UNKNOWN, Tool, ToolCall, ToolResponse, Value, World
 
 NO_TOOL = "cannot"
@@ -240,6 +241,10 @@ class Domain:
     def reset(self, task: Task) -> Session:
         """Open a session of the real environment. World rehearsal never does."""
         return Session(self.tools, task)
+
+    def read(self, text: str) -> Result:
+        """A response as data, from its text."""
+        return ToolResponse.parse(text)
 
     def seen_tools(self) -> list[Tool]:
         """The tools that training may use."""

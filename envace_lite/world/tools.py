@@ -24,11 +24,11 @@ from typing import Any, get_type_hints
 from jsonschema import Draft202012Validator, validators
 from transformers.utils import get_json_schema
 
+from envace_lite.world.result import MALFORMED, Result
+
 Value = str | int
 UNKNOWN = "unknown"
 """The value of a record that does not exist, and the rule that a call breaks which names one."""
-MALFORMED = "malformed"
-"""In place of a rule: what was written is no response at all."""
 RULES = (UNKNOWN, *"type status stock wallet time funds full limit date range none busy".split())
 """Every rule that a tool of the toy worlds can name when it refuses a call."""
 FACTS = ("found", "count", "total", "left", "cost")
@@ -144,19 +144,39 @@ class ToolCall:
         return hash(self.text)
 
 
-@dataclass(frozen=True)
-class ToolResponse:
-    """What a call brought: records seen, the broken rule (or None), records changed."""
+class ToolResponse(Result):
+    """The result of a toy world's tool: records seen, the broken rule (or None), records changed.
 
-    seen: Mapping[str, Value]
-    error: str | None
-    changed: Mapping[str, Value]
+    A path of `changed` is the name of a record, since the state is flat.
+    """
+
+    def __init__(self, seen: Mapping[str, Value], error: str | None, changed: Mapping[str, Value]):
+        super().__init__(seen, error, changed=changed)
+
+    @property
+    def seen(self) -> Mapping[str, Value]:
+        """The records, and the facts, that the tool looked at."""
+        return self.value
 
     @property
     def text(self) -> str:
         """The compact sentence, `o3:pending needs:pending ok o3:cancelled` or `o3:sent needs:pending error status`."""
         verdict = "ok" if self.error is None else f"error {self.error}"
         return " ".join([*records(self.seen), verdict, *records(self.changed)])
+
+    def parts(self) -> dict[str, str]:
+        """A response taken apart: slot -> content. Slots are `seen KEY`, `verdict` and `changed KEY`.
+
+        The words `o1:pending needs:paid error status` have the parts `seen o1`, `seen needs` and `verdict`.
+        """
+        return {
+            **{f"seen {key}": str(value) for key, value in self.seen.items()},
+            "verdict": "ok" if self.error is None else f"error {self.error}",
+            **{f"changed {key}": str(value) for key, value in self.changed.items()},
+        }
+
+    def __repr__(self) -> str:
+        return f"ToolResponse(seen={self.seen!r}, error={self.error!r}, changed={self.changed!r})"
 
     @classmethod
     def parse(cls, text: str) -> ToolResponse:

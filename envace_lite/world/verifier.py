@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from envace_lite.world.language import FOUND, Instruction, Request, forbidden_tool
+from envace_lite.world.phrases import FOUND, Instruction, Request, forbidden_tool
 from envace_lite.world.task import NO_TOOL, UNKNOWN, Task
 from envace_lite.world.tools import FACTS, ToolCall, ToolResponse, Value, as_value, records
 

@@ -1,4 +1,4 @@
-"""Conversation <-> token ids and role ids.
+"""The compact model's language: conversation <-> token ids and role ids.
 
 What is simplified against the paper: the model has a vocabulary of about 1,300 whole words, and its chat template
 renders the standard messages briefly: one token a word, a number or a record with its value (`o1:pending`). The
@@ -26,16 +26,15 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
-from envace_lite.world import DOMAINS, NO_TOOL, UNKNOWN, Domain, language
+from envace_lite.model.language import ACT, GIVEN, REHEARSE, Language, Message, Schemas, VocabularyError
+from envace_lite.world import DOMAINS, NO_TOOL, UNKNOWN, Domain, phrases
+from envace_lite.world.tools import parse_calls
 
-GIVEN, ACT, REHEARSE = 0, 1, 2
-"""Role ids: prompt, headers and injected responses; the act role; the rehearse role."""
-ROLE_NAMES = {ACT: "act", REHEARSE: "rehearse"}
 SAY = "say"
 """The act role's word before a final answer; anything else it writes is a call."""
 
 _SPECIAL = ("<pad>", "<unk>", "<system>", "<def>", "<user>", "<assistant>", "<tool>", "<end>")
-_GRAMMAR = ["say", *language.WORDS, "ok", "error"]
+_GRAMMAR = ["say", *phrases.WORDS, "ok", "error"]
 _RULES = f"{UNKNOWN} {NO_TOOL} type malformed unrecorded status stock wallet time funds full limit date range".split()
 _NUMBERS = [str(number) for number in range(32)]
 _SPARE = [f"word_{index}" for index in range(24)]
@@ -69,10 +68,6 @@ _TEMPLATE = """
 """
 
 
-class VocabularyError(ValueError):
-    """A conversation holds words that the tokenizer does not know."""
-
-
 def vocabulary(domains: Iterable[Domain] = ()) -> list[str]:
     """Every word of the compact language, in a fixed order: special tokens, grammar, numbers, the domains' words.
 
@@ -100,12 +95,27 @@ def build_tokenizer(words: Sequence[str] | None = None) -> PreTrainedTokenizerFa
     return tokenizer
 
 
-class Chat:
-    """A tokenizer with the ids that the rollout engine steers by.
+def act_message(text: str, tools: Schemas) -> dict[str, Any]:
+    """What the act role wrote, as a standard message: an answer (`content`) or calls (`tool_calls`).
+
+    Raises:
+        ToolError: rule `malformed`, when it is neither.
+    """
+    if text == SAY or text.startswith(SAY + " "):
+        return {"role": "assistant", "content": text[len(SAY) :].strip()}
+    return {"role": "assistant", "tool_calls": [call.to_message() for call in parse_calls(text, tools)]}
+
+
+class Compact(Language):
+    """One token a word; the methods of `Language` are explained there.
 
     Args:
         tokenizer: from `build_tokenizer` or `from_pretrained`.
     """
+
+    longest_message = 32
+    longest_episode = 160
+    lenient = False
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast):
         self.tokenizer = tokenizer
@@ -138,8 +148,8 @@ class Chat:
 
     def render(
         self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]],
+        messages: Sequence[Message],
+        tools: Schemas,
         *,
         prompt: str | None = None,
     ) -> list[int]:
@@ -164,7 +174,44 @@ class Chat:
         )
         return self.encode(str(text))
 
-    def renamed(self, names: Mapping[str, str]) -> Chat:
+    def extend(
+        self,
+        messages: Sequence[Message],
+        tools: Schemas,
+        role: str,
+        *,
+        new: int = 0,
+        sampled: Sequence[int] = (),
+    ) -> list[int]:
+        """The messages that have no ids yet, and the header of `role`; see `Language`."""
+        # Every message ends in one token, which was sampled: nothing of the messages before is missing.
+        ids = []
+        for message in messages[len(messages) - new :]:
+            if message["role"] == "tool":
+                # A real response may name a record that the compact language has no word for.
+                ids += self.encode(f"<tool> {message['name']}")
+                ids += self.encode(f"{message['content']} <end>", strict=False)
+            else:
+                ids += self.encode(f"<user> {message['content']} <end>")
+        return [*ids, self.assistant] if role == "act" else ids + self.encode(f"<tool> {role}")
+
+    def ended(self, ids: Sequence[int], role: str) -> bool:
+        """Whether the last id is that of `<end>`."""
+        return ids[-1] == self.end
+
+    def read(self, ids: Sequence[int], role: str) -> str:
+        """The words before `<end>`."""
+        return self.decode(ids[:-1] if ids and ids[-1] == self.end else ids)
+
+    def read_act(self, ids: Sequence[int], tools: Schemas) -> dict[str, Any]:
+        """An answer (`content`), or calls (`tool_calls`)."""
+        return act_message(self.read(ids, "act"), tools)
+
+    def speaks_like(self, other: Language) -> bool:
+        """Whether the other language has the same words."""
+        return isinstance(other, Compact) and self.words == other.words
+
+    def renamed(self, names: Mapping[str, str]) -> Compact:
         """A chat in which the ids have other words, for a domain of your own that speaks with what a policy has read.
 
         Args:
@@ -181,7 +228,7 @@ class Chat:
         if missing or twice:
             about = f"there is no {', '.join(missing)}" if missing else f"twice: {', '.join(twice[:5])}"
             raise VocabularyError(f"these names do not fit the compact model's vocabulary; {about}")
-        return Chat(build_tokenizer(words))
+        return Compact(build_tokenizer(words))
 
     def role_ids(self, ids: Sequence[int]) -> list[int]:
         """Role ids of a rendered conversation: everything after a header up to and including `<end>`.
