@@ -102,7 +102,8 @@ def deploy(
     for trajectory, session in zip(trajectories, responder.sessions, strict=True):
         task, result = trajectory.task, session.verify(trajectory.answers)
         # Multisets: a right write that is made twice is wrong once. Counted against the outcome that fits best.
-        effective = Counter(call.text for call, response in trajectory.exchanges if response.changed)
+        domain = get_domain(task.domain)
+        effective = Counter(c.text for c, told in trajectory.exchanges if domain.took_effect(c, told))
         wrong = min((effective - Counter(outcome.writes)).total() for outcome in task.outcomes)
         # Calls beside those of the plan, by the tool's name alone: another order of the calls is no fault.
         plan = Counter(text.split()[0] for turn in task.plan for text in turn)

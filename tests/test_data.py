@@ -29,8 +29,8 @@ from envace_lite.rollout import Execute
 from envace_lite.train import TrainConfig
 from envace_lite.world import DOMAINS, Task, load_tasks
 from envace_lite.world.draw import SPLITS, prompt_of
-from envace_lite.world.task import NEWS
 from envace_lite.world.tools import World, parse_calls
+from envace_lite.world.toy import NEWS
 from helpers import CHAT, EVERY_SPLIT, copied
 from programs import APPS, PROGRAM_OF, parsed
 

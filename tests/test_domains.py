@@ -26,8 +26,8 @@ from envace_lite.world import (
     save_tasks,
 )
 from envace_lite.world.draw import SPLITS, draw_splits, draw_tasks, prompt_of
-from envace_lite.world.task import NEWS
 from envace_lite.world.tools import MAX_VALUE, ToolCall, ToolError, ToolResponse, parse_calls
+from envace_lite.world.toy import NEWS
 from helpers import EVERY_DOMAIN, EVERY_SPLIT, carried_out, find_task, open_session, planned_calls, splits
 
 every_domain = pytest.mark.parametrize("domain", EVERY_DOMAIN, ids=lambda domain: domain.name)

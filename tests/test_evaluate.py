@@ -11,8 +11,8 @@ import pytest
 from envace_lite.evaluate import METRICS, Report, deploy, evaluate, rehearsed_alone
 from envace_lite.experiments.ranks import rank_agreement
 from envace_lite.fidelity import by_depth
+from envace_lite.fidelity.grounding import GROUNDINGS
 from envace_lite.fidelity.measures import interval
-from envace_lite.fidelity.pairs import GROUNDINGS
 from envace_lite.model.policy import Policy
 from envace_lite.rollout import rollout
 from envace_lite.world import Task

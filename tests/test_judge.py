@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from envace_lite.world import Domain, Task
+from envace_lite.world import Domain, Task, ToyDomain
 from envace_lite.world.tools import ToolCall
 from envace_lite.world.verifier import BROKEN, DONE, OPEN, request_status
 from helpers import EVERY_DOMAIN, conversation, find_task, some_tasks, splits
@@ -105,6 +105,6 @@ def test_it_opens_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("a session was opened")
 
-    monkeypatch.setattr(Domain, "reset", refuse)
+    monkeypatch.setattr(ToyDomain, "reset", refuse)
     assert request_status(task, said) == DONE
     assert request_status(replace(task, outcomes=[]), said) == DONE  # and there is no label

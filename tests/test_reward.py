@@ -9,7 +9,7 @@ import pytest
 
 from envace_lite.experiments.rewards import REWARDS, self_judged
 from envace_lite.reward import answer_only, believed_writes, end_at_error, task_success
-from envace_lite.world import Domain, Task
+from envace_lite.world import Domain, Task, ToyDomain
 from envace_lite.world.tools import ToolCall
 from helpers import EVERY_DOMAIN, find_task, planned_calls, real_exchanges, some_tasks, splits, trajectory
 
@@ -75,7 +75,7 @@ def test_rewards_open_no_session(domain: Domain, monkeypatch: pytest.MonkeyPatch
     def refuse(*_: object) -> None:
         raise AssertionError("a session was opened")
 
-    monkeypatch.setattr(Domain, "reset", refuse)
+    monkeypatch.setattr(ToyDomain, "reset", refuse)
     assert [reward(good) for reward in REWARDS.values()] == [1.0] * len(REWARDS)
 
 

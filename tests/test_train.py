@@ -19,7 +19,7 @@ from envace_lite.model.language import ACT, GIVEN, REHEARSE
 from envace_lite.model.policy import Family, Policy, with_lora
 from envace_lite.rollout import Execute, Rehearse, Responder, Simulate, Trajectory, rollout
 from envace_lite.train import TrainConfig, TrainLog, collect, learning_rate, metrics, train, update
-from envace_lite.world import Domain, Task
+from envace_lite.world import Task, ToyDomain
 from envace_lite.world.tools import Tool
 from helpers import copied, same_weights, splits, weights
 
@@ -59,7 +59,7 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise AssertionError("the environment was asked")
 
-    monkeypatch.setattr(Domain, "reset", refuse)
+    monkeypatch.setattr(ToyDomain, "reset", refuse)
     monkeypatch.setattr(Tool, "call", refuse)
 
 

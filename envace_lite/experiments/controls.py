@@ -23,6 +23,7 @@ from envace_lite.model.decoding import Prompt, complete
 from envace_lite.model.policy import Policy
 from envace_lite.rollout import Execute, rollout
 from envace_lite.world import DOMAINS, Task
+from envace_lite.world.result import Result
 from envace_lite.world.shipped import shipped_tasks
 from envace_lite.world.tools import UNKNOWN, ToolResponse
 
@@ -52,7 +53,7 @@ def best_scalar(policy: Policy, pairs: Sequence[ProbePair]) -> float:
     return max(GRID, key=lambda bias: (right[bias], -abs(bias)))
 
 
-def _right(responses: Sequence[ToolResponse], pairs: Sequence[ProbePair]) -> int:
+def _right(responses: Sequence[Result], pairs: Sequence[ProbePair]) -> int:
     return sum(mine == pair.real for mine, pair in zip(responses, pairs, strict=True))
 
 

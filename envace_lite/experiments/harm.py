@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from envace_lite.rehearsal.ledger import Entry, Ledger
-from envace_lite.world import Outcome, Task, get_domain
+from envace_lite.world import Outcome, Task, get_toy_domain
 from envace_lite.world.tools import Value, World, parse_calls
 
 UNDO = 2
@@ -41,7 +41,7 @@ def can_be_undone(task: Task, before: Mapping[str, Value], after: Mapping[str, V
     Searches sequences of at most `UNDO` calls, each of which moves one of these records. Other records may end up
     different: an order that was sent back and packed again is undone, though a fee may be lost.
     """
-    domain = get_domain(task.domain)
+    domain = get_toy_domain(task.domain)
     tools = [domain.tools[schema["function"]["name"]] for schema in task.tools]
     calls = [(tool.function, call.arguments) for tool in tools if tool.write for call in domain.calls(tool)]
     moved = {key for key in after if before.get(key) != after[key]}
@@ -61,7 +61,7 @@ def can_be_undone(task: Task, before: Mapping[str, Value], after: Mapping[str, V
 
 def irreversible_writes(task: Task, committed: Sequence[Entry]) -> list[int]:
     """Those of the wrong writes that cannot be undone."""
-    wrong, domain, world = set(wrong_writes(task, committed)), get_domain(task.domain), World(task.state)
+    wrong, domain, world = set(wrong_writes(task, committed)), get_toy_domain(task.domain), World(task.state)
     found = []
     for i, entry in enumerate(committed):
         (call,) = parse_calls(entry.call, task.tools)

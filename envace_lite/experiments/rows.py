@@ -13,7 +13,7 @@ from envace_lite.model.policy import Policy
 from envace_lite.rollout import Execute, Rehearse, Responder
 from envace_lite.train import EvalCallback
 from envace_lite.world import Task
-from envace_lite.world.task import NEWS
+from envace_lite.world.toy import NEWS
 
 Rows = dict[str, list[int]]
 """Columns by name, each with one number a task."""

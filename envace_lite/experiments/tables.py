@@ -21,7 +21,7 @@ from envace_lite.experiments.records import of_kind
 from envace_lite.experiments.rows import MEASURES, Rows, unpack
 from envace_lite.train import TrainConfig
 from envace_lite.world import DOMAINS
-from envace_lite.world.task import NEWS
+from envace_lite.world.toy import NEWS
 
 CONTROLS = {
     "base": "base, before any training",

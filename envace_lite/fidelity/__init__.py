@@ -7,9 +7,10 @@ import pandas as pd
 from envace_lite.fidelity.asking import Rehearsed, ask, open_loop, rehearse, same_decisions
 from envace_lite.fidelity.baselines import always_success, copy_arguments, most_frequent, oracle
 from envace_lite.fidelity.diagnosis import missing_rules, rules
+from envace_lite.fidelity.grounding import groundings
 from envace_lite.fidelity.measures import PAIR_METRICS, beside, by_depth, compare, reliability, summary
 from envace_lite.fidelity.overall import FidelityReport, report
-from envace_lite.fidelity.pairs import MUTATIONS, ProbePair, groundings, probe_pairs
+from envace_lite.fidelity.pairs import MUTATIONS, ProbePair, probe_pairs
 from envace_lite.model.hub import ChatModel
 from envace_lite.model.policy import Policy
 from envace_lite.world import Task

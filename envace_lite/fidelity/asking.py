@@ -10,14 +10,15 @@ from envace_lite.fidelity.pairs import Exchange, ProbePair
 from envace_lite.model.decoding import Prompt, complete
 from envace_lite.model.hub import ChatModel
 from envace_lite.model.policy import Policy
-from envace_lite.world.tools import ToolResponse
+from envace_lite.world import get_domain
+from envace_lite.world.result import Result
 
 
 @dataclass(frozen=True)
 class Rehearsed:
     """A rehearsed response, and the log-probability of the whole of it."""
 
-    response: ToolResponse
+    response: Result
     log_prob: float
 
 
@@ -31,10 +32,11 @@ def write(model: Policy | ChatModel, prompts: Sequence[Prompt]) -> list[tuple[st
 def ask(model: Policy | ChatModel, pairs: Sequence[ProbePair]) -> list[Rehearsed]:
     """What the model's rehearse role answers to each call."""
     prompts = [Prompt(pair.messages, pair.task.tools, pair.call.name) for pair in pairs]
-    return [Rehearsed(ToolResponse.parse(text), log_p) for text, log_p in write(model, prompts)]
+    written = zip(pairs, write(model, prompts), strict=True)
+    return [Rehearsed(get_domain(pair.task.domain).read(text), log_p) for pair, (text, log_p) in written]
 
 
-def rehearse(model: Policy | ChatModel, pairs: Sequence[ProbePair]) -> list[ToolResponse]:
+def rehearse(model: Policy | ChatModel, pairs: Sequence[ProbePair]) -> list[Result]:
     """The responses that the model's rehearse role writes to each call."""
     return [rehearsed.response for rehearsed in ask(model, pairs)]
 
@@ -65,7 +67,7 @@ def open_loop(
 
 
 def same_decisions(
-    model: Policy | ChatModel, pairs: Sequence[ProbePair], rehearsed: Sequence[ToolResponse]
+    model: Policy | ChatModel, pairs: Sequence[ProbePair], rehearsed: Sequence[Result]
 ) -> list[bool]:
     """Whether the act role would write the same next message after the rehearsed response as after the real one.
 
@@ -73,7 +75,7 @@ def same_decisions(
     consistency: arXiv 2604.13824).
     """
 
-    def after(pair: ProbePair, response: ToolResponse) -> Prompt:
+    def after(pair: ProbePair, response: Result) -> Prompt:
         told: dict[str, Any] = {"role": "tool", "name": pair.call.name, "content": response.text}
         return Prompt([*pair.messages, told], pair.task.tools)
 

@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from envace_lite.fidelity.pairs import HIDDEN, ProbePair, groundings
-from envace_lite.world.tools import ABSTAIN, ToolResponse
+from envace_lite.fidelity.grounding import HIDDEN, groundings
+from envace_lite.fidelity.pairs import ProbePair
+from envace_lite.world import ToyDomain, get_domain
+from envace_lite.world.result import ABSTAIN, Result
+from envace_lite.world.tools import ToolResponse
 
-Baseline = Callable[[Sequence[ProbePair]], list[ToolResponse]]
-
-
-def always_success(pairs: Sequence[ProbePair]) -> list[ToolResponse]:
-    """Whatever is asked: `ok`."""
-    return [ToolResponse({}, None, {}) for _ in pairs]
+Baseline = Callable[[Sequence[ProbePair]], list[Result]]
 
 
-def copy_arguments(pairs: Sequence[ProbePair]) -> list[ToolResponse]:
-    """Looks up each argument in the initial state, and says `ok`."""
+def always_success(pairs: Sequence[ProbePair]) -> list[Result]:
+    """Whatever is asked: it went well, and nothing more."""
+    return [get_domain(pair.task.domain).read("ok") for pair in pairs]
 
-    def answer(pair: ProbePair) -> ToolResponse:
+
+def copy_arguments(pairs: Sequence[ProbePair]) -> list[Result]:
+    """Looks up each argument in a toy world's initial state, and says `ok`; elsewhere says the arguments back."""
+
+    def answer(pair: ProbePair) -> Result:
+        if not isinstance(get_domain(pair.task.domain), ToyDomain):
+            return Result(dict(pair.call.arguments), told=False)
         names = [str(value) for value in pair.call.arguments.values()]
         return ToolResponse({n: pair.task.state[n] for n in names if n in pair.task.state}, None, {})
 
@@ -36,19 +41,24 @@ def most_frequent(known: Sequence[ProbePair]) -> Baseline:
     for pair in known:
         by_tool.setdefault(pair.call.name, Counter())[pair.real.text] += 1
 
-    def answer(pairs: Sequence[ProbePair]) -> list[ToolResponse]:
+    def answer(pairs: Sequence[ProbePair]) -> list[Result]:
         texts = (by_tool.get(pair.call.name, of_all).most_common(1)[0][0] for pair in pairs)
-        return [ToolResponse.parse(text) for text in texts]
+        return [get_domain(pair.task.domain).read(text) for pair, text in zip(pairs, texts, strict=True)]
 
     return answer
 
 
-def oracle(pairs: Sequence[ProbePair]) -> list[ToolResponse]:
-    """The real response without its hidden leaves: the most that can be rehearsed without guessing."""
+def oracle(pairs: Sequence[ProbePair]) -> list[Result]:
+    """The real response without its hidden leaves: the most that can be rehearsed without guessing.
+
+    Outside the toy worlds it is the real response itself, since a value that is computed counts as hidden there.
+    """
     return [_without_hidden(pair) for pair in pairs]
 
 
-def _without_hidden(pair: ProbePair) -> ToolResponse:
+def _without_hidden(pair: ProbePair) -> Result:
+    if not isinstance(get_domain(pair.task.domain), ToyDomain):
+        return get_domain(pair.task.domain).read(pair.real.text)
     known = {slot for slot, grounding in groundings(pair).items() if grounding != HIDDEN}
     seen, changed = (
         {key: value for key, value in part.items() if f"{name} {key}" in known}

@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 from scipy.stats import bootstrap
 
-from envace_lite.fidelity.pairs import GROUNDINGS, ProbePair, groundings
+from envace_lite.fidelity.grounding import GROUNDINGS, groundings
+from envace_lite.fidelity.pairs import ProbePair
 from envace_lite.world import get_domain
-from envace_lite.world.result import MALFORMED
-from envace_lite.world.tools import ABSTAIN, ToolResponse
+from envace_lite.world.result import ABSTAIN, MALFORMED, Result, canonical
 
 COLUMNS = {
     **dict.fromkeys(("task", "domain"), object),
@@ -54,7 +54,7 @@ from the question: an honest account of optimism needs the share of real errors 
 
 
 def compare(
-    pairs: Sequence[ProbePair], rehearsed: Sequence[ToolResponse], log_probs: Sequence[float] | None = None
+    pairs: Sequence[ProbePair], rehearsed: Sequence[Result], log_probs: Sequence[float] | None = None
 ) -> pd.DataFrame:
     """One row a pair: what was real, what was rehearsed (with its probability as `confidence`), and how they agree.
 
@@ -67,18 +67,19 @@ def compare(
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
 
 
-def _row(pair: ProbePair, mine: ToolResponse, confidence: float) -> dict[str, object]:
+def _row(pair: ProbePair, mine: Result, confidence: float) -> dict[str, object]:
     real_leaves, my_leaves = pair.real.parts(), mine.parts()
-    if mine.error in (MALFORMED, ABSTAIN):
-        del my_leaves["verdict"]
     counts = dict.fromkeys((f"{what}_{g}" for g in GROUNDINGS for what in ("leaves", "right", "wrong")), 0)
     for slot, grounding in groundings(pair).items():
         counts[f"leaves_{grounding}"] += 1
         if slot in my_leaves:
             counts[f"{'right' if my_leaves[slot] == real_leaves[slot] else 'wrong'}_{grounding}"] += 1
-    changed = [set(response.changed.items()) for response in (pair.real, mine)]
-    values = get_domain(pair.task.domain).values
-    parts = [*mine.seen.items(), *mine.changed.items()]
+    # Where a rehearsed response does not tell what changed, nothing is compared.
+    changed = [
+        {f"{path} {canonical(value)}" for path, value in response.changed.items()} if mine.told else set()
+        for response in (pair.real, mine)
+    ]
+    domain = get_domain(pair.task.domain)
     return {
         "task": pair.task.id,
         "domain": pair.task.domain,
@@ -90,9 +91,8 @@ def _row(pair: ProbePair, mine: ToolResponse, confidence: float) -> dict[str, ob
         "rehearsed": mine.text,
         "rule": pair.real.error or "",
         "rehearsed_rule": mine.error or "",
-        "exact": mine.text == pair.real.text,
-        "valid": mine.error != MALFORMED
-        and all(value in (*values.get(key, ()), "unknown") for key, value in parts),
+        "exact": mine.same(pair.real),
+        "valid": mine.error != MALFORMED and domain.plausible(mine),
         "real_error": pair.real.error is not None,
         "rehearsed_error": mine.error not in (None, MALFORMED, ABSTAIN),
         "rehearsed_success": mine.error is None,

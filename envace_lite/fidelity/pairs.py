@@ -3,29 +3,24 @@
 The calls of a task's plan are the *planned* ones. They hardly ever go wrong in the ways in which a policy's do, so
 each state is also probed with *mutated* calls. Half of the real responses are errors: a probe of successes alone
 cannot tell a faithful world from a cheerful one.
-
-For each part of a real response, `groundings` says whether a reader of the conversation could have known it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import cycle, islice
 from random import Random
 from typing import Any
 
-from envace_lite.world import Domain, Session, Task, get_domain
-from envace_lite.world.tools import FACTS, UNKNOWN, ToolCall, ToolResponse, Value, parse_calls, records
+from envace_lite.world import Session, Task, get_domain
+from envace_lite.world.result import JSON, Result
+from envace_lite.world.tools import ToolCall, parse_calls
 
-Exchange = tuple[ToolCall, ToolResponse]
+Exchange = tuple[ToolCall, Result]
 PLANNED = "planned"
 DRAWS = 60
 """So many mutated calls are tried for one that ends as wanted."""
-
-INITIAL, HISTORY, HIDDEN = GROUNDINGS = ("initial", "history", "hidden")
-"""Where a leaf of a response can be known from: the prompt, an earlier response, or nowhere in the conversation."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +38,7 @@ class ProbePair:
     task: Task
     history: tuple[Exchange, ...]
     call: ToolCall
-    real: ToolResponse
+    real: Result
     mutation: str = PLANNED
     turn: int = 0
 
@@ -115,7 +110,7 @@ def _balanced(pairs: list[ProbePair], rng: Random) -> list[ProbePair]:
 
 def _probes(
     state: _State, per_state: int, mutations: Sequence[str]
-) -> Iterator[tuple[ToolCall, ToolResponse, str]]:
+) -> Iterator[tuple[ToolCall, Result, str]]:
     """The planned call, then mutated ones, each with its real response and the name of the mutation."""
     real = state.answer(state.planned)
     yield state.planned, real, PLANNED
@@ -150,7 +145,7 @@ class _State:
         self.domain = get_domain(self.session.task.domain)
         self.kinds = self.domain.tools[self.planned.name].kinds
 
-    def answer(self, call: ToolCall) -> ToolResponse:
+    def answer(self, call: ToolCall) -> Result:
         """The real response to a call."""
         before = self.session.snapshot()
         response = self.session.call(call)
@@ -161,7 +156,7 @@ class _State:
         """One of the planned call's parameters, with its kind."""
         return self.rng.choice(list(self.kinds.items()))
 
-    def _changed(self, parameter: str, value: Value) -> ToolCall:
+    def _changed(self, parameter: str, value: JSON) -> ToolCall:
         return ToolCall(self.planned.name, {**self.planned.arguments, parameter: value})
 
     def value(self) -> ToolCall:
@@ -172,7 +167,7 @@ class _State:
         # Half of the arguments are kept where their kind fits: otherwise hardly any such call would succeed.
         kept = {self.kinds[name]: value for name, value in self.planned.arguments.items()}
         name = self.rng.choice(self.session.task.tools)["function"]["name"]
-        drawn: dict[str, Value] = {}
+        drawn: dict[str, JSON] = {}
         for parameter, kind in self.domain.tools[name].kinds.items():
             keep = kind in kept and self.rng.random() < 0.5
             drawn[parameter] = kept[kind] if keep else self.rng.choice(self.domain.pools[kind])
@@ -189,13 +184,12 @@ class _State:
     def type(self) -> ToolCall:
         parameter, kind = self._drawn()
         numeric = isinstance(self.domain.pools[kind][0], int)
-        wrong = self.rng.choice(_names(self.domain)) if numeric else self.rng.randrange(10)
+        wrong = self.rng.choice(self.domain.names) if numeric else self.rng.randrange(10)
         return self._changed(parameter, wrong)
 
     def enum(self) -> ToolCall | None:
         parameter, kind = self._drawn()
-        pool = self.domain.pools[kind]
-        others = [] if isinstance(pool[0], int) else [key for key in self.domain.values if key not in pool]
+        others = self.domain.names_beside(kind)
         return self._changed(parameter, self.rng.choice(others)) if others else None
 
 
@@ -211,38 +205,3 @@ MUTATIONS: dict[str, Callable[[_State], ToolCall | None]] = {
 }
 """How a planned call is changed: another value of the same kind; another listed tool; a later call of the plan, too
 early; an argument left out; a word for a number or a number for a word; a name of another kind. None: it cannot be."""
-
-
-@cache
-def _names(domain: Domain) -> list[str]:
-    """Every word that occurs as an argument, a key or a value in a domain."""
-    groups: list[Sequence[Value]] = [*domain.pools.values(), list(domain.values), *domain.values.values()]
-    return list(dict.fromkeys(word for group in groups for word in group if isinstance(word, str)))
-
-
-def groundings(pair: ProbePair) -> dict[str, str]:
-    """For each leaf of the real response, where it can be known from: slot -> `initial`, `history` or `hidden`.
-
-    A record that was looked up is grounded in the earlier response that changed it (`history`), or in the prompt
-    (`initial`): its state, the tool's documentation, and also the absence of a record that does not exist. A record
-    that the prompt does not show starts as documented, unless it is a secret. Otherwise it is `hidden` (the length of a
-    month). What the tool works out, the verdict and what changed follow from what was looked up, so they are as hidden
-    as the least known of these.
-    """
-    domain = get_domain(pair.task.domain)
-    schemas = [tool["function"] for tool in pair.task.tools]
-    texts = [message["content"] for message in pair.task.messages]
-    texts += [schema["description"] for schema in schemas if schema["name"] == pair.call.name]
-    prompt = {word for text in texts for word in text.split()}
-    told = {key for _, response in pair.history for key in response.changed}
-    found = {}
-    for key, value in pair.real.seen.items():
-        if key in FACTS:
-            continue
-        (word,) = records({key: value})
-        absent = value == UNKNOWN and key not in pair.task.state
-        starts = key in domain.hidden - domain.secret
-        known = word in prompt or absent or starts
-        found[f"seen {key}"] = HISTORY if key in told else INITIAL if known else HIDDEN
-    weakest = max(found.values(), key=GROUNDINGS.index, default=INITIAL)
-    return {slot: found.get(slot, weakest) for slot in pair.real.parts()}

@@ -13,16 +13,16 @@ import pandas as pd
 import torch
 
 from envace_lite.fidelity.asking import ask
-from envace_lite.fidelity.pairs import ProbePair, groundings
+from envace_lite.fidelity.grounding import groundings
+from envace_lite.fidelity.pairs import ProbePair
 from envace_lite.model.policy import Family, Policy
 from envace_lite.world import get_domain
-from envace_lite.world.result import MALFORMED
-from envace_lite.world.tools import ABSTAIN, ToolResponse
+from envace_lite.world.result import ABSTAIN, MALFORMED, Result
 
 COLUMNS = ("task", "domain", "call", "new", "slot", "bearing", "grounding", "error", "right", "log_prob")
 
 
-def slots(response: ToolResponse) -> dict[str, str]:
+def slots(response: Result) -> dict[str, str]:
     """A response as slot -> content, in the order of its words: one word a slot.
 
     The words `o1:pending needs:paid error status` have the slots `seen o1`, `seen needs`, `verdict` and `rule`.
@@ -36,15 +36,13 @@ def slots(response: ToolResponse) -> dict[str, str]:
     }
 
 
-def right_slots(real: ToolResponse, told: ToolResponse) -> set[str]:
+def right_slots(real: Result, told: Result) -> set[str]:
     """The slots of a real response that hold the same in a told one; none of one that is no response at all."""
     written = {} if told.error in (MALFORMED, ABSTAIN) else slots(told)
     return {slot for slot, content in slots(real).items() if written.get(slot) == content}
 
 
-def parts(
-    policy: Policy, pairs: Sequence[ProbePair], told: Sequence[ToolResponse] | None = None
-) -> pd.DataFrame:
+def parts(policy: Policy, pairs: Sequence[ProbePair], told: Sequence[Result] | None = None) -> pd.DataFrame:
     """One row for each part of the real response of each planned pair.
 
     Columns: `bearing` (whether a decision rests on it), `grounding`, `error` (whether the real response is one),

@@ -27,7 +27,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
 from envace_lite.model.language import ACT, GIVEN, REHEARSE, Language, Message, Schemas, VocabularyError
-from envace_lite.world import DOMAINS, NO_TOOL, UNKNOWN, Domain, phrases
+from envace_lite.world import DOMAINS, NO_TOOL, UNKNOWN, ToyDomain, phrases
 from envace_lite.world.tools import parse_calls
 
 SAY = "say"
@@ -68,7 +68,7 @@ _TEMPLATE = """
 """
 
 
-def vocabulary(domains: Iterable[Domain] = ()) -> list[str]:
+def vocabulary(domains: Iterable[ToyDomain] = ()) -> list[str]:
     """Every word of the compact language, in a fixed order: special tokens, grammar, numbers, the domains' words.
 
     A few spare words are left for domains that are added later.

@@ -26,7 +26,7 @@ from envace_lite.model.compact import build_tokenizer, vocabulary
 from envace_lite.model.language import GIVEN
 from envace_lite.model.policy import Policy, new_policy
 from envace_lite.pretraining.traces import RECIPES, Corpus, make_corpus
-from envace_lite.world import DOMAINS, get_domain
+from envace_lite.world import DOMAINS, get_toy_domain
 
 BATCHES_AT_ONCE = 8
 """So many batches of similar length are drawn at a time, to pad little."""
@@ -128,7 +128,7 @@ def pretrain(
             in use.
     """
     path = Path(folder) / "state.pt"
-    domains = [get_domain(name) for name in config.domains]
+    domains = [get_toy_domain(name) for name in config.domains]
     tokenizer = build_tokenizer(vocabulary(domains))
     policy = new_policy(seed=config.seed, width=config.width, layers=config.layers, tokenizer=tokenizer)
     last = len(config.phases) - 1

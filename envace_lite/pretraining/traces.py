@@ -25,7 +25,7 @@ from tqdm.auto import tqdm
 from envace_lite.model.compact import Compact
 from envace_lite.model.language import VocabularyError
 from envace_lite.model.policy import Family
-from envace_lite.world import DOMAINS, Domain
+from envace_lite.world import DOMAINS, ToyDomain
 from envace_lite.world.draw import NotDrawn, draw_script, draw_toolbox
 from envace_lite.world.phrases import FOUND
 from envace_lite.world.request import Played, Script, Slips, as_messages, play
@@ -101,7 +101,7 @@ class Retelling(World):
     exist is told to have its usual value.
     """
 
-    def __init__(self, records: Mapping[str, Value], recipe: Recipe, rng: Random, domain: Domain):
+    def __init__(self, records: Mapping[str, Value], recipe: Recipe, rng: Random, domain: ToyDomain):
         super().__init__(records)
         self.recipe, self.rng, self.domain = recipe, rng, domain
         self.cheerful = self.waived = False
@@ -165,7 +165,7 @@ def _refusal(documentation: str) -> str:
     return next((rule for word, rule in _REFUSALS.items() if word in parts), UNKNOWN)
 
 
-def draw_script_for_trace(domain: Domain, recipe: Recipe, rng: Random) -> Script:
+def draw_script_for_trace(domain: ToyDomain, recipe: Recipe, rng: Random) -> Script:
     """A request, with the domain's own tools or with random ones under random names."""
     while True:
         toolbox = draw_toolbox(domain, rng, held_out=False)
@@ -187,7 +187,7 @@ def draw_traces(script: Script, recipe: Recipe, count: int, rng: Random) -> list
     ]
 
 
-def _shuffled_toolbox(domain: Domain, size: int, rng: Random) -> list[Tool]:
+def _shuffled_toolbox(domain: ToyDomain, size: int, rng: Random) -> list[Tool]:
     """Random tools of the domain's families under names that belong to other tools.
 
     The functions of the held-out tools never occur, under whatever name, unless they are those of other tools too.
@@ -249,7 +249,7 @@ def make_corpus(
     prompts: int,
     per_prompt: int,
     seed: int,
-    domains: Sequence[Domain] = tuple(DOMAINS.values()),
+    domains: Sequence[ToyDomain] = tuple(DOMAINS.values()),
 ) -> Corpus:
     """Draw and encode `per_prompt` traces for each of so many requests. Deterministic from the seed."""
     rng = Random(seed)

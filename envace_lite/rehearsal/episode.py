@@ -23,7 +23,8 @@ from envace_lite.rehearsal.guard import imagining
 from envace_lite.rehearsal.ledger import Decision, Entry, Ledger
 from envace_lite.rollout import HORIZON, Execute, Responder, Trajectory, rollout
 from envace_lite.world import Session, Task, get_domain
-from envace_lite.world.tools import ToolCall, ToolResponse
+from envace_lite.world.result import Result
+from envace_lite.world.tools import ToolCall
 from envace_lite.world.verifier import DONE, request_status
 
 ROWS = 256
@@ -50,7 +51,7 @@ class Episode:
     def __init__(self, task: Task, session: Session | None = None):
         self.task, self.session = task, session or get_domain(task.domain).reset(task)
         self.conversation: Messages = [dict(message) for message in task.messages]
-        self.exchanges: list[tuple[ToolCall, ToolResponse]] = []
+        self.exchanges: list[tuple[ToolCall, Result]] = []
         self.answers: list[str] = []
         self.stop_reason, self.ledger = "", Ledger()
         self.memory = self.number = self.beyond = 0

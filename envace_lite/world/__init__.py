@@ -1,27 +1,22 @@
 """The toy domains and their registry."""
 
 from envace_lite.world.bank import Bank
+from envace_lite.world.domain import Domain, EpisodeResult, Session
 from envace_lite.world.errands import Errands
 from envace_lite.world.home import Home
 from envace_lite.world.orders import Orders
-from envace_lite.world.task import (
-    NO_TOOL,
-    UNKNOWN,
-    Domain,
-    EpisodeResult,
-    Outcome,
-    Session,
-    Task,
-    TaskFileError,
-    load_tasks,
-    save_tasks,
-)
+from envace_lite.world.task import Outcome, Task, TaskFileError, load_tasks, save_tasks
+from envace_lite.world.toy import NO_TOOL, UNKNOWN, ToyDomain
 from envace_lite.world.trap import Trap
 
-DOMAINS: dict[str, Domain] = {d.name: d for d in (Home(), Orders(), Errands(), Bank())}
-"""The domains that tasks are shipped for, and those that you `register`."""
+DOMAINS: dict[str, ToyDomain] = {d.name: d for d in (Home(), Orders(), Errands(), Bank())}
+"""The toy domains that tasks are shipped for, and toy domains that you `register`."""
 TRAP = Trap()
 """The domain of the simpler world; its tasks are drawn when they are needed (see `world.trap`)."""
+
+
+_OTHERS: dict[str, Domain] = {}
+"""Registered domains of other kinds."""
 
 
 class UnknownDomain(KeyError):
@@ -34,15 +29,30 @@ def get_domain(name: str) -> Domain:
     Raises:
         UnknownDomain: (a `KeyError`) naming the domains that exist.
     """
-    known = {**DOMAINS, TRAP.name: TRAP}
+    known = {**DOMAINS, TRAP.name: TRAP, **_OTHERS}
     if name not in known:
         raise UnknownDomain(f"unknown domain {name!r}; there are: {', '.join(known)}")
     return known[name]
 
 
+def get_toy_domain(name: str) -> ToyDomain:
+    """A toy domain by its name, for what only such a domain can do.
+
+    Raises:
+        UnknownDomain: there is none of this name, or it is no toy domain.
+    """
+    domain = get_domain(name)
+    if not isinstance(domain, ToyDomain):
+        raise UnknownDomain(f"{name!r} is no toy domain, and this works with those alone")
+    return domain
+
+
 def register(domain: Domain) -> None:
     """Add a domain of your own to the registry."""
-    DOMAINS[domain.name] = domain
+    if isinstance(domain, ToyDomain):
+        DOMAINS[domain.name] = domain
+    else:
+        _OTHERS[domain.name] = domain
 
 
 __all__ = [
@@ -56,8 +66,10 @@ __all__ = [
     "Session",
     "Task",
     "TaskFileError",
+    "ToyDomain",
     "UnknownDomain",
     "get_domain",
+    "get_toy_domain",
     "load_tasks",
     "register",
     "save_tasks",

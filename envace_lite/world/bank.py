@@ -21,8 +21,8 @@ from envace_lite.world.families import (
     transfer,
     transition,
 )
-from envace_lite.world.task import Domain
 from envace_lite.world.tools import MAX_VALUE, Tool, Value
+from envace_lite.world.toy import ToyDomain
 
 ACCOUNTS = ("checking", "savings", "cash")
 SHARES = ("abc", "kly", "xyz", "qrs")
@@ -30,7 +30,7 @@ CARDS = ("visa", "amex")
 CARD_STATUSES = ("active", "frozen", "blocked", "expired")
 
 
-class Bank(Domain):
+class Bank(ToyDomain):
     """Accounts, a transfer `limit`, quoted shares with a `depot`, cards, and `wires`; see the module's docstring."""
 
     name = "bank"

@@ -22,8 +22,9 @@ from envace_lite.world.request import (
     names_known,
     play,
 )
-from envace_lite.world.task import NEWS, NO_TOOL, Domain, Outcome, Task
+from envace_lite.world.task import Outcome, Task
 from envace_lite.world.tools import FACTS, UNKNOWN, Tool, ToolCall, ToolResponse, Value, World
+from envace_lite.world.toy import NEWS, NO_TOOL, ToyDomain
 
 REFUSED_SHARE = 0.4
 """Share of the instructed steps that the world refuses."""
@@ -37,7 +38,7 @@ class NotDrawn(Exception):
     """No request of the wanted kind fits these records and tools; draw again."""
 
 
-def draw_script(domain: Domain, toolbox: Sequence[Tool], rng: Random, *, goal: bool) -> Script:
+def draw_script(domain: ToyDomain, toolbox: Sequence[Tool], rng: Random, *, goal: bool) -> Script:
     """Draw a request for a toolbox.
 
     Raises:
@@ -72,7 +73,7 @@ def _draw_call(
         if names_known(script, call) == unknown:
             continue
         after = World(world.records)
-        response = tool.call(after, call.arguments)
+        response = tool.respond(after, call.arguments)
         if (response.error is not None) == refused:
             return call, response, after
     raise NotDrawn
@@ -168,7 +169,7 @@ def _draw_depending(script: Script, rng: Random) -> None:
         script.turns = [Turn(report, tuple(steps))]
 
 
-def asks(domain: Domain, tool: Tool) -> bool:
+def asks(domain: ToyDomain, tool: Tool) -> bool:
     """Whether a tool is there to be asked: it changes nothing and tells what the conversation does not show."""
     return not tool.write and bool({*FACTS, *domain.hidden} & set(tool.documentation.split()))
 
@@ -387,7 +388,7 @@ def _rules_met(script: Script, exchanges: Sequence[tuple[ToolCall, ToolResponse]
     return sorted({r.error for r in (*(response for _, response in exchanges), *tried) if r.error})
 
 
-def draw_toolbox(domain: Domain, rng: Random, *, held_out: bool) -> list[Tool]:
+def draw_toolbox(domain: ToyDomain, rng: Random, *, held_out: bool) -> list[Tool]:
     """Three or four tools for a prompt; with `held_out`, at least one of them (and one other) is new."""
     names = [tool.name for tool in domain.seen_tools()]
     size = rng.choice((3, 4, 4))
@@ -405,7 +406,7 @@ def draw_toolbox(domain: Domain, rng: Random, *, held_out: bool) -> list[Tool]:
 
 
 def draw_tasks(
-    domain: Domain,
+    domain: ToyDomain,
     split: str,
     count: int,
     seed: int,
@@ -452,7 +453,7 @@ SPLITS = {"train": 1000, "test": 300, "held_out": 150}
 """How many tasks of each domain are shipped."""
 
 
-def draw_splits(domain: Domain, seed: int) -> dict[str, list[Task]]:
+def draw_splits(domain: ToyDomain, seed: int) -> dict[str, list[Task]]:
     """The shipped splits; no test task is a training task."""
     splits: dict[str, list[Task]] = {}
     for split, count in SPLITS.items():

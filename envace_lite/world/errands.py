@@ -18,15 +18,15 @@ from envace_lite.world.families import (
     look_from,
     pay,
 )
-from envace_lite.world.task import Domain
 from envace_lite.world.tools import MAX_VALUE, Tool, Value
+from envace_lite.world.toy import ToyDomain
 
 DISHES = ("pizza", "soup", "sushi", "tea")
 PLACES = ("table", "cinema", "spa", "museum")
 TRIPS = ("bus", "train", "flight", "ferry")
 
 
-class Errands(Domain):
+class Errands(ToyDomain):
     """Stocks of dishes, places and trips, a `wallet`, a `time` and `points`; see the module's docstring."""
 
     name = "errands"

@@ -23,8 +23,8 @@ from envace_lite.world.families import (
     tell,
     transition,
 )
-from envace_lite.world.task import Domain
 from envace_lite.world.tools import MAX_VALUE, Tool, Value
+from envace_lite.world.toy import ToyDomain
 
 ROOMS = ("r1", "r2", "r3", "r4")
 NAMES = ("ana", "bob", "cem", "dee", "eva")
@@ -34,7 +34,7 @@ DEVICE_STATUSES = ("on", "off", "muted", "locked")
 WEATHER = ("sun", "rain")
 
 
-class Home(Domain):
+class Home(ToyDomain):
     """Rooms, contacts, devices, a calendar, an alarm and the weather; see the module's docstring."""
 
     name = "home"

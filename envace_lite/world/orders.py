@@ -9,8 +9,8 @@ from random import Random
 from typing import ClassVar
 
 from envace_lite.world.families import Function, copy, count, find, look, transition, transition_with
-from envace_lite.world.task import Domain
 from envace_lite.world.tools import Tool, Value
+from envace_lite.world.toy import ToyDomain
 
 ORDERS = ("o1", "o2", "o3", "o4", "o5", "o6")
 STATUSES = ("pending", "paid", "packed", "sent", "delivered", "returned", "refunded", "cancelled")
@@ -18,7 +18,7 @@ COURIER = ("free", "busy")
 TAKES, GIVES_BACK = ("courier", "free", "busy"), ("courier", "busy", "free")
 
 
-class Orders(Domain):
+class Orders(ToyDomain):
     """Orders `o1` to `o6` and a `courier`; see the module's docstring."""
 
     name = "orders"

@@ -14,8 +14,8 @@ from random import Random
 from typing import Any
 
 from envace_lite.world.phrases import FOUND, Instruction, Request, situation
-from envace_lite.world.task import NO_TOOL, UNKNOWN, Domain
 from envace_lite.world.tools import FACTS, Tool, ToolCall, ToolResponse, Value, World, records
+from envace_lite.world.toy import NO_TOOL, UNKNOWN, ToyDomain
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Turn:
 class Script:
     """A complete request: records, toolbox, policy, turns; `plans[i]` solves goal turn i."""
 
-    domain: Domain
+    domain: ToyDomain
     state: dict[str, Value]
     toolbox: list[Tool]
     turns: list[Turn]
@@ -240,7 +240,7 @@ def _with_wrong_argument(script: Script, call: ToolCall, rng: Random) -> ToolCal
 
 
 def _carry_out(script: Script, world: World, call: ToolCall) -> ToolResponse:
-    return script.tool(call.name).call(world, call.arguments)
+    return script.tool(call.name).respond(world, call.arguments)
 
 
 def calls_about(script: Script, key: str) -> list[ToolCall]:

@@ -20,6 +20,8 @@ REMOVED = "(removed)"
 """In place of a value in `Result.changed`: what stood at this path is gone."""
 MALFORMED = "malformed"
 """In place of an error's name: what was written is no result at all."""
+ABSTAIN = "abstain"
+"""In place of an error's name: the verdict is not known, and none is given."""
 
 
 class NotJSON(TypeError):
@@ -128,6 +130,11 @@ class Result:
             return self.value
         return json.dumps(self.value, ensure_ascii=False)
 
+    @property
+    def seen(self) -> Mapping[str, JSON]:
+        """What the value holds by name; in a toy world the records, and the facts, that the tool looked at."""
+        return self.value if isinstance(self.value, Mapping) else {}
+
     @classmethod
     def parse(cls, text: str) -> Result:
         """Read such a text back; what it changed is then not told. Broken JSON becomes the error `malformed`."""
@@ -145,8 +152,14 @@ class Result:
             return cls(None, value["error"], str(value.get("message", "")), told=False)
         return cls(value, told=False)
 
+    def same(self, other: Result) -> bool:
+        """Whether both say the same, to the last leaf and its kind: 1 is neither 1.0 nor true."""
+        return canonical(self.parts()) == canonical(other.parts())
+
     def parts(self) -> dict[str, JSON]:
         """The leaves that a rehearsed result is compared by: of the value, or `error` and `message`."""
+        if self.error in (MALFORMED, ABSTAIN):
+            return {}
         if self.error is not None:
             return {"error": self.error, **({"message": self.message} if self.message else {})}
         return {"error": None, **leaves(self.value)}

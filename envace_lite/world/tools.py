@@ -15,8 +15,10 @@ validated by `jsonschema`; the function is looked up by name.
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, get_type_hints
@@ -24,7 +26,7 @@ from typing import Any, get_type_hints
 from jsonschema import Draft202012Validator, validators
 from transformers.utils import get_json_schema
 
-from envace_lite.world.result import MALFORMED, Result
+from envace_lite.world.result import ABSTAIN, JSON, MALFORMED, Result
 
 Value = str | int
 UNKNOWN = "unknown"
@@ -33,8 +35,6 @@ RULES = (UNKNOWN, *"type status stock wallet time funds full limit date range no
 """Every rule that a tool of the toy worlds can name when it refuses a call."""
 FACTS = ("found", "count", "total", "left", "cost")
 """What a tool works out and shows: the name that it found, and amounts that are no record."""
-ABSTAIN = "abstain"
-"""In place of a rule: the verdict is not known, and none is given."""
 MAX_VALUE = 9
 """The largest amount that a record can hold: amounts are single digits."""
 
@@ -124,12 +124,15 @@ class ToolCall:
     """A call, as data. `arguments` keeps the order of the tool's parameters."""
 
     name: str
-    arguments: Mapping[str, Value] = field(default_factory=dict)
+    arguments: Mapping[str, JSON] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
-        """The compact sentence, `cancel_order o3`."""
-        return " ".join([self.name, *map(str, self.arguments.values())])
+        """The compact sentence, `cancel_order o3`, where each argument is one word; else `lend {"to": "Ana Lee"}`."""
+        values = self.arguments.values()
+        if all(_is_word(value) for value in values):
+            return " ".join([self.name, *map(str, values)])
+        return f"{self.name} {json.dumps(dict(self.arguments), ensure_ascii=False)}"
 
     def to_message(self) -> dict[str, Any]:
         """The entry of an assistant message's `tool_calls`."""
@@ -144,6 +147,16 @@ class ToolCall:
         return hash(self.text)
 
 
+def _is_word(value: JSON) -> bool:
+    """Whether the compact language can say an argument: it is one word or number, and is read back as the same."""
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        return False
+    text = str(value)
+    # One that begins like JSON, or is the word between two calls, would be read as something else.
+    one = bool(text) and not text.startswith("{") and not re.search(r"\s", text) and text != "and"
+    return one and as_value(text) == value
+
+
 class ToolResponse(Result):
     """The result of a toy world's tool: records seen, the broken rule (or None), records changed.
 
@@ -154,24 +167,24 @@ class ToolResponse(Result):
         super().__init__(seen, error, changed=changed)
 
     @property
-    def seen(self) -> Mapping[str, Value]:
-        """The records, and the facts, that the tool looked at."""
-        return self.value
-
-    @property
     def text(self) -> str:
         """The compact sentence, `o3:pending needs:pending ok o3:cancelled` or `o3:sent needs:pending error status`."""
         verdict = "ok" if self.error is None else f"error {self.error}"
         return " ".join([*records(self.seen), verdict, *records(self.changed)])
+
+    def same(self, other: Result) -> bool:
+        """Whether both are the same sentence."""
+        return self.text == other.text
 
     def parts(self) -> dict[str, str]:
         """A response taken apart: slot -> content. Slots are `seen KEY`, `verdict` and `changed KEY`.
 
         The words `o1:pending needs:paid error status` have the parts `seen o1`, `seen needs` and `verdict`.
         """
+        verdict = "ok" if self.error is None else f"error {self.error}"
         return {
             **{f"seen {key}": str(value) for key, value in self.seen.items()},
-            "verdict": "ok" if self.error is None else f"error {self.error}",
+            **({} if self.error in (MALFORMED, ABSTAIN) else {"verdict": verdict}),
             **{f"changed {key}": str(value) for key, value in self.changed.items()},
         }
 
@@ -216,7 +229,7 @@ class Tool:
             or typed as `get_json_schema` asks.
     """
 
-    def __init__(self, name: str, function: Callable[..., None], *, write: bool = True, owner: str = "agent"):
+    def __init__(self, name: str, function: Callable[..., Any], *, write: bool = True, owner: str = "agent"):
         self.name, self.function, self.write, self.owner = name, function, write, owner
 
     @cached_property
@@ -236,8 +249,12 @@ class Tool:
         properties = self.schema["function"]["parameters"].get("properties", {})
         return {name: entry["description"] for name, entry in properties.items()}
 
-    def call(self, world: World, arguments: Mapping[str, Value]) -> ToolResponse:
-        """Validate and run. A wrong type, a missing or an extra argument is an error with the rule `type`."""
+    def call(self, state: Any, arguments: Mapping[str, JSON]) -> Result:
+        """Validate and run: what a session does with any kind of tool."""
+        return self.respond(state, arguments)
+
+    def respond(self, world: World, arguments: Mapping[str, JSON]) -> ToolResponse:
+        """Validate and run in a toy world. A wrong type, a missing or an extra argument breaks the rule `type`."""
         if not _validator(self.function).is_valid(dict(arguments)):
             return ToolResponse({}, "type", {})
         return world.run(self.function, arguments)
@@ -297,9 +314,9 @@ def documented(text: str, **parameters: str) -> Callable[[Callable[..., None]], 
 
 
 def parse_calls(text: str, schemas: Sequence[Mapping[str, Any]]) -> list[ToolCall]:
-    """Read `name argument ... and name argument ...` as calls of the listed tools.
+    """Read `name argument ... and name argument ...` as calls of the listed tools; also `name {JSON}` for one call.
 
-    Arguments are assigned by position. Types are not checked here: a wrong type is for the environment to refuse.
+    Words are assigned by position. Types are not checked here: a wrong type is for the environment to refuse.
 
     Args:
         text: what the act role wrote.
@@ -310,6 +327,10 @@ def parse_calls(text: str, schemas: Sequence[Mapping[str, Any]]) -> list[ToolCal
     """
     listed = {schema["function"]["name"]: schema["function"]["parameters"] for schema in schemas}
     calls = []
+    name, _, rest = text.strip().partition(" ")
+    if name in listed and rest.startswith("{"):
+        with suppress(ValueError):  # else it is a word that happens to begin like JSON
+            return [ToolCall(name, json.loads(rest))]
     for part in re.split(r"\sand\s", text.strip()):
         name, *words = part.split() or [""]
         parameters = listed.get(name, {}).get("properties", {})

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envace_lite.world.phrases import FOUND, Instruction, Request, forbidden_tool
-from envace_lite.world.task import NO_TOOL, UNKNOWN, Task
+from envace_lite.world.task import Task
 from envace_lite.world.tools import FACTS, ToolCall, ToolResponse, Value, as_value, records
+from envace_lite.world.toy import NO_TOOL, UNKNOWN
 
 DONE, OPEN, BROKEN = "done", "open", "broken"
 """Carried out and answered; not yet, and nothing speaks against it; something else was done or said than asked for."""
