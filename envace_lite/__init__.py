@@ -14,7 +14,18 @@ from envace_lite.rehearsal.private import PrivateRehearsal
 from envace_lite.reward import answer_only, end_at_error, task_success
 from envace_lite.rollout import Execute, Rehearse, Simulate, Trajectory
 from envace_lite.train import TrainConfig, TrainLog
-from envace_lite.world import DOMAINS, Domain, Session, Task, get_domain, load_tasks, paths, register
+from envace_lite.world import (
+    DOMAINS,
+    Domain,
+    Session,
+    Task,
+    ToyDomain,
+    get_domain,
+    load_tasks,
+    paths,
+    register,
+)
+from envace_lite.world.result import Result
 from envace_lite.world.shipped import shipped_tasks
 from envace_lite.world.tools import Tool, ToolCall, ToolError, ToolResponse, World
 
@@ -29,6 +40,7 @@ __all__ = [
     "PrivateRehearsal",
     "Rehearse",
     "Report",
+    "Result",
     "Session",
     "Simulate",
     "Task",
@@ -36,6 +48,7 @@ __all__ = [
     "ToolCall",
     "ToolError",
     "ToolResponse",
+    "ToyDomain",
     "TrainConfig",
     "TrainLog",
     "Trajectory",

@@ -210,7 +210,7 @@ class Domain:
             "__doc__": f"The domain {name}, made by `Domain.from_tools`.",
         }
         # A class of its own, as if it had been written out: the toy worlds are classes, too.
-        domain: Domain = type("Domain", (cls,), parts)()
+        domain: Domain = type("".join(name.title().split()), (cls,), parts)()
         type(domain).pools = _pools(domain)
         return domain
 
@@ -282,6 +282,10 @@ class Domain:
         if missing := [key for key in ("ask", "calls", "answer", "state") if key not in ask]:
             raise DomainError(f"{_place(self.asks)}: the ask {identifier} lacks {', '.join(missing)}")
         calls = [ToolCall(name, dict(arguments)) for name, arguments in ask["calls"]]
+        if unknown := sorted({call.name for call in calls} - set(self.tools)):
+            raise DomainError(
+                f"{_place(self.asks)}: the ask {identifier} calls {unknown[0]!r}, which is no tool"
+            )
         answer, state = str(ask["answer"]), as_json(ask["state"])
         task = Task(
             id=identifier,
@@ -297,7 +301,7 @@ class Domain:
             tools=[tool.schema for tool in self.tools.values()],
             state=state,
             outcomes=(),
-            plan=[[call.text for call in calls]],
+            plan=[[call.full_text for call in calls]],
             tags=(*ask.get("tags", ("task",)), f"calls:{len(calls)}"),
         )
         try:
@@ -310,7 +314,7 @@ class Domain:
         return _labelled(task, Outcome((answer,), tuple(writes), changed))
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}: {len(self.tools)} tools, {len(self.held_out)} held out>"
+        return f"<{type(self).__name__}: {len(self.tools)} tools, {len(self.held_out)} held out>"
 
 
 def plan_calls(task: Task) -> list[ToolCall]:

@@ -130,8 +130,11 @@ class ToolCall:
     def text(self) -> str:
         """The compact sentence, `cancel_order o3`, where each argument is one word; else `lend {"to": "Ana Lee"}`."""
         values = self.arguments.values()
-        if all(_is_word(value) for value in values):
-            return " ".join([self.name, *map(str, values)])
+        return " ".join([self.name, *map(str, values)]) if all(map(_is_word, values)) else self.full_text
+
+    @property
+    def full_text(self) -> str:
+        """The call with its arguments as JSON, which names them: some may be left out."""
         return f"{self.name} {json.dumps(dict(self.arguments), ensure_ascii=False)}"
 
     def to_message(self) -> dict[str, Any]:
