@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from envace_lite.model.decoding import Decoder, sample
-from envace_lite.model.language import ACT, GIVEN, REHEARSE, ROLE_NAMES, Language, VocabularyError
+from envace_lite.model.language import ACT, GIVEN, REHEARSE, ROLE_NAMES, Language, Message, VocabularyError
 from envace_lite.model.policy import Policy
 from envace_lite.world import Session, Task, get_domain
 from envace_lite.world.result import MALFORMED, Result
@@ -157,9 +157,7 @@ class Row:
     alone fills the context.
     """
 
-    def __init__(
-        self, policy: Policy, trajectory: Trajectory, responder: Responder, max_tokens: int | None = None
-    ):
+    def __init__(self, policy: Policy, trajectory: Trajectory, responder: Responder, max_tokens: int | None):
         self.language, self.trajectory, self.responder = policy.chat, trajectory, responder
         size, context = len(trajectory.prompt), policy.context
         self.room = min(max_tokens or self.language.longest_episode, context - size)
@@ -171,7 +169,6 @@ class Row:
         self.message: list[int] = []
         self.writer = ACTOR
         self.pending: deque[ToolCall] = deque()
-        self.turn = 0
 
     @property
     def done(self) -> bool:
@@ -179,7 +176,6 @@ class Row:
 
     @property
     def rehearsing(self) -> bool:
-        """Whether a response is being written, and no message of the act role."""
         return self.writer != ACTOR
 
     def take(self, token: int, log_prob: float) -> None:
@@ -196,22 +192,17 @@ class Row:
             self.message.append(token)
             if self.language.ended(self.message, self.writer):
                 self._close()
-        if not self.done and (
-            len(self.message) >= self.language.longest_message or len(record.ids) >= self.room
-        ):
+        full = len(self.message) >= self.language.longest_message or len(record.ids) >= self.room
+        if full and not self.done:
             record.stop_reason = "overlong"
             # A message that is cut off was written, too: its role's baseline has to count it.
-            record.outputs[self._role] += bool(self.message)
-
-    @property
-    def _role(self) -> int:
-        return REHEARSE if self.rehearsing else ACT
+            record.outputs[REHEARSE if self.rehearsing else ACT] += bool(self.message)
 
     def _close(self) -> None:
         """Go on after a message that was sampled to its end."""
         ids, self.message = self.message, []
         outputs = self.trajectory.outputs
-        outputs[self._role] += 1
+        outputs[REHEARSE if self.rehearsing else ACT] += 1
         if self.rehearsing:
             # A response that is not well formed costs the episode, as a call does: else nothing keeps the form.
             text = self.language.read(ids, self.writer)
@@ -219,11 +210,11 @@ class Row:
             if response.error == MALFORMED:
                 self.trajectory.stop_reason = MALFORMED
             else:
-                self._respond(self.pending.popleft(), response, text)
+                self._respond(response, text)
                 self._go_on(ids)
         elif self.responder.aside(outputs[ACT]):
             draft = {"role": "assistant", "content": self.language.read(ids, ACTOR)}
-            self._inject([*self.trajectory.messages(), draft], ACTOR, sampled=ids)
+            self._inject([*self.trajectory.messages(), draft], ACTOR, ids)
         else:
             self._acted(ids)
 
@@ -232,21 +223,20 @@ class Row:
         try:
             message = self.language.read_act(ids, record.task.tools)
         except ToolError as error:
-            if not self.language.lenient:
+            if self.language.lenient:
+                record.said.append({"role": "assistant", "content": self.language.read(ids, ACTOR)})
+                self._say(f"This is no call of a listed tool: {error}", ids)
+            else:
                 record.stop_reason = MALFORMED
-                return
-            record.said.append({"role": "assistant", "content": self.language.read(ids, ACTOR)})
-            self._say(f"This is no call of a listed tool: {error}", ids)
             return
         record.said.append(message)
         if "content" in message:
             record.answers.append(message["content"])
-            later = record.task.later_turns
-            if self.turn == len(later):
+            later = record.task.later_turns[len(record.answers) - 1 :]
+            if later:
+                self._say(later[0], ids)
+            else:
                 record.stop_reason = "answer"
-                return
-            self.turn += 1
-            self._say(later[self.turn - 1], ids)
         elif not self.responder.horizon:
             # Only the first message was wanted (drafts, votes): its calls stay without a response.
             record.stop_reason = "horizon"
@@ -257,37 +247,34 @@ class Row:
     def _say(self, text: str, ids: list[int]) -> None:
         """The user speaks, and then the act role."""
         self.trajectory.said.append({"role": "user", "content": text})
-        self._inject(self.trajectory.messages(), ACTOR, new=1, sampled=ids)
+        self._inject(self.trajectory.messages(), ACTOR, ids, new=1)
 
     def _go_on(self, ids: list[int]) -> None:
         """After the sampled message `ids`: the next call is answered, or the act role writes again.
 
         Calls of one message are answered one after another, before the act role reads the responses.
         """
-        told, horizon = 0, self.responder.horizon
         # 1. The environment answers at once; what it says has no ids yet.
+        told = len(self.pending) if self.answer else 0
         while self.answer and self.pending:
-            call = self.pending.popleft()
-            response = self.answer(call)
-            self._respond(call, response, response.text)
-            told += 1
+            response = self.answer(self.pending[0])
+            self._respond(response, response.text)
         # 2. The header alone changes the role: after it the same weights write the response.
-        if not self.pending and len(self.trajectory.exchanges) >= horizon:
+        if not self.pending and len(self.trajectory.exchanges) >= self.responder.horizon:
             self.trajectory.stop_reason = "horizon"
             return
         writer = self.pending[0].name if self.pending else ACTOR
-        self._inject(self.trajectory.messages(), writer, new=told, sampled=ids)
+        self._inject(self.trajectory.messages(), writer, ids, new=told)
 
-    def _respond(self, call: ToolCall, response: Result, text: str) -> None:
+    def _respond(self, response: Result, text: str) -> None:
+        call = self.pending.popleft()
         self.trajectory.exchanges.append((call, response))
         self.trajectory.said.append({"role": "tool", "name": call.name, "content": text})
 
-    def _inject(
-        self, messages: list[dict[str, Any]], writer: str, *, new: int = 0, sampled: Sequence[int] = ()
-    ) -> None:
-        """Go on with the ids between the sampled message and the first token of `writer`."""
+    def _inject(self, messages: Sequence[Message], writer: str, ids: Sequence[int], new: int = 0) -> None:
+        """Go on with what stands between the sampled message `ids` and the first token of `writer`."""
         tools = self.trajectory.task.tools
-        self.injected.extend(self.language.extend(messages, tools, writer, new=new, sampled=sampled))
+        self.injected.extend(self.language.extend(messages, tools, writer, new=new, sampled=ids))
         self.writer = writer
 
 

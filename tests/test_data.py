@@ -423,6 +423,19 @@ def test_the_worked_changes_run(
     assert scope["episode"].stop_reason
 
 
+def test_the_page_about_your_own_tools_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("envace_lite.world._OTHERS", {})
+    scope: dict[str, Any] = {}
+    for block in blocks(text("docs/your_own_tools.md"), "python"):
+        exec(compile(block, "docs/your_own_tools.md", "exec"), scope)
+    printed = capsys.readouterr().out
+    assert printed.startswith("[]\n")
+    assert re.search(r"never refused.*\n.*changes nothing", printed)
+    assert re.search(r"oracle +fidelity 1\.00 +error recall 1\.00", printed)
+
+
 def test_the_rollout_of_the_readme_could_have_happened() -> None:
     """Each word is in the vocabulary, and each response is that of the real environment."""
     (block,) = [block for block in blocks(text("README.md"), "") if block.startswith("<system>")]

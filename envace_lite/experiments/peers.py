@@ -35,7 +35,7 @@ def generate_rollout(
     chat = policy.compact
     prompts = [chat.render(task.messages, task.tools, prompt="act") for task in tasks]
     episodes = [
-        Row(policy, Trajectory(task, prompt), Responder())
+        Row(policy, Trajectory(task, prompt), Responder(), None)
         for task, prompt in zip(tasks, prompts, strict=True)
         for _ in range(group_size)
     ]
