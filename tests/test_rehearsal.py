@@ -20,7 +20,7 @@ from envace_lite.model.language import ACT, GIVEN
 from envace_lite.model.policy import Policy
 from envace_lite.rehearsal import Entry, ImaginedCall, Ledger, imagining
 from envace_lite.rehearsal import episode as episodes_module
-from envace_lite.rehearsal.choice import Choice, bare
+from envace_lite.rehearsal.choice import Choice
 from envace_lite.rehearsal.controls import SelfConsistency
 from envace_lite.rehearsal.episode import Deliberation, Episode, Plain
 from envace_lite.rehearsal.private import PrivateRehearsal
@@ -126,7 +126,9 @@ def test_without_a_budget_it_is_plain_execution(
         assert one.conversation == other.messages()
         assert one.session.digest() == session.digest()
         written = [text for who, text in other.segments(CHAT) if who == "act"]
-        assert [e.text for e in one.ledger if e.role == "act"] == [bare(text) for text in written]
+        assert [e.text for e in one.ledger if e.role == "act"] == [
+            text.removesuffix("<end>").rstrip() for text in written
+        ]
         assert one.ledger.total == len(other.prompt) + len(other.ids)
         assert one.ledger.tokens["committed"] == other.roles.count(ACT)
         assert one.ledger.tokens["prefill"] == len(other.prompt) + other.roles.count(GIVEN)
@@ -273,9 +275,9 @@ def overspent(way: Deliberation, tasks: Sequence[Task], monkeypatch: pytest.Monk
     above: list[int] = []
     commit = Episode.commit
 
-    def watched(episode: Episode, choice: Choice, chat: Any) -> None:
+    def watched(episode: Episode, choice: Choice, policy: Policy) -> None:
         above.append(choice.spent - len(choice.drawn[0].prompt) - way.budget)
-        commit(episode, choice, chat)
+        commit(episode, choice, policy)
 
     monkeypatch.setattr(Episode, "commit", watched)
     way.run(tasks)
@@ -703,7 +705,7 @@ def test_refinement_commits_the_latest_version(apt: Policy, monkeypatch: pytest.
     episode = Episode(HAND)
     (choice,) = Refine(apt, 20).deliberate([episode], seeded())
     assert choice.place == 1
-    episode.commit(choice, CHAT)
+    episode.commit(choice, apt)
     assert [call.text for call, _ in episode.exchanges] == ["pack_order o2"]
     assert episode.ledger.tokens == {
         "prefill": 3,

@@ -25,7 +25,7 @@ import pytest
 import torch
 
 from envace_lite.model.compact import Compact
-from envace_lite.model.decoding import Prompt, complete
+from envace_lite.model.decoding import complete
 from envace_lite.model.language import ACT, GIVEN, REHEARSE
 from envace_lite.model.policy import CONTEXT, Family, Policy, with_lora
 from envace_lite.rollout import (
@@ -369,23 +369,22 @@ def test_a_simulator_answers_instead_of_the_policy(lessons: Lessons) -> None:
 
 def test_completions(apt: Policy, lessons: Lessons) -> None:
     """Messages after prefixes of different lengths, with the log-probability of the whole message."""
-    prompts, expected = [], []
+    prefixes, expected = [], []
     for task, messages in lessons:
         for place, message in enumerate(messages):
             if message["role"] == "tool" and messages[place - 1]["role"] == "assistant":
-                prompts.append(Prompt(messages[:place], task.tools, message["name"]))
+                prefixes.append(CHAT.render(messages[:place], task.tools, prompt=message["name"]))
                 expected.append(message["content"])
-    completions = complete(apt, prompts, at_once=3)
+    completions = complete(apt, prefixes, at_once=3)
     assert [text for text, _ in completions] == expected
-    for prompt, (text, log_prob) in zip(prompts, completions, strict=True):
-        prefix = CHAT.render(prompt.messages, prompt.tools, prompt=prompt.role)
+    for prefix, (text, log_prob) in zip(prefixes, completions, strict=True):
         whole = apt.log_probs([Family(prefix, [CHAT.encode(f"{text} <end>")])])[0]
         assert log_prob == pytest.approx(whole.sum().item(), abs=1e-4)
 
 
 def test_a_completion_that_does_not_end_is_cut(tiny: Policy) -> None:
-    prompt = Prompt(TASK.messages, TASK.tools)
+    prefix = CHAT.render(TASK.messages, TASK.tools, prompt="act")
     endless = scripted((TASK, turned("card.freeze " + "amex " * 60)))
-    ((text, _),) = complete(endless, [prompt])
+    ((text, _),) = complete(endless, [prefix])
     assert len(text.split()) == Compact.longest_message
     assert complete(tiny, []) == []

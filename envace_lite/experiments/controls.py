@@ -19,7 +19,7 @@ from envace_lite.experiments.rows import Rows, groups, measure, pack
 from envace_lite.experiments.tables import CONTROLS
 from envace_lite.fidelity import ProbePair, probe_pairs, rehearse
 from envace_lite.fidelity.parts import right_slots, slots
-from envace_lite.model.decoding import Prompt, complete
+from envace_lite.model.decoding import complete
 from envace_lite.model.policy import Policy
 from envace_lite.rollout import Execute, rollout
 from envace_lite.world import DOMAINS, Task
@@ -75,8 +75,11 @@ def oracle_of_samples(policy: Policy, tasks: Sequence[Task], seed: int = 0) -> R
         "real": [int(any(succeeded[start : start + SAMPLES])) for start in range(0, len(succeeded), SAMPLES)]
     }
     pairs = probe_pairs(tasks)
-    prompts = [Prompt(p.messages, p.task.tools, p.call.name) for p in pairs]
-    sampled = [complete(policy, prompts, temperature=1.0, generator=generator) for _ in range(SAMPLES)]
+    prompts = [policy.chat.render(p.messages, p.task.tools, prompt=p.call.name) for p in pairs]
+    roles = [p.call.name for p in pairs]
+    sampled = [
+        complete(policy, prompts, roles=roles, temperature=1.0, generator=generator) for _ in range(SAMPLES)
+    ]
     place = {task.id: number for number, task in enumerate(tasks)}
     counted = ("pairs", "exact", "successes", "contents", "bearing", "bearing_right", "idle", "idle_right")
     rows |= {name: [0] * len(tasks) for name in counted}

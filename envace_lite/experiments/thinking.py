@@ -77,15 +77,14 @@ class Refine(Control):
 
     def decide(self, episodes: Sequence[Episode], generator: torch.Generator) -> list[Choice]:
         """Write, look, and write again, as often as the token budget lets."""
-        chat, choices = self.policy.compact, []
+        language, choices = self.policy.chat, []
         situations = [episode.situation() for episode in episodes]
         responder = ThinkingRehearse(self.most, horizon=0)
         for drawn in self.draw(situations, responder, 1, generator, max_tokens=self.budget):
             choices.append(Choice())
             choices[-1].add(drawn, memory=0)
         for choice in choices:
-            texts = [text for _, text in messages_of(choice.drawn[0], chat)]
-            task = choice.drawn[0].task
-            place = max((i for i, text in enumerate(texts) if parsed(text, task) is not None), default=0)
-            choice.settle(chat, 0, {0: f"version {place + 1}"}, place)
+            task, versions = choice.drawn[0].task, messages_of(choice.drawn[0], language)
+            place = max((i for i, made in enumerate(versions) if parsed(made, task, language)), default=0)
+            choice.settle(language, 0, {0: f"version {place + 1}"}, place)
         return choices

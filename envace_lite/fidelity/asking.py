@@ -26,7 +26,8 @@ def write(model: Policy | ChatModel, prompts: Sequence[Prompt]) -> list[tuple[st
     """The message that a model writes greedily after each prompt, with its log-probability."""
     if isinstance(model, ChatModel):
         return model.write(prompts)
-    return complete(model, prompts)
+    prefixes = [model.chat.render(p.messages, p.tools, prompt=p.role) for p in prompts]
+    return complete(model, prefixes, roles=[p.role for p in prompts])
 
 
 def ask(model: Policy | ChatModel, pairs: Sequence[ProbePair]) -> list[Rehearsed]:

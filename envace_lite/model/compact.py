@@ -207,6 +207,10 @@ class Compact(Language):
         """An answer (`content`), or calls (`tool_calls`)."""
         return act_message(self.read(ids, "act"), tools)
 
+    def sayable(self, text: str) -> str:
+        """The text with `<unk>` in place of each word that is not in the vocabulary."""
+        return self.decode(self.encode(text, strict=False))
+
     def speaks_like(self, other: Language) -> bool:
         """Whether the other language has the same words."""
         return isinstance(other, Compact) and self.words == other.words

@@ -170,19 +170,24 @@ class Prompt:
 @torch.inference_mode()
 def complete(
     policy: Policy,
-    prompts: Sequence[Prompt],
+    prefixes: Sequence[Sequence[int]],
     *,
+    roles: Sequence[str] | None = None,
     temperature: float = 0.0,
     generator: torch.Generator | None = None,
     at_once: int = 64,
 ) -> list[tuple[str, float]]:
-    """Write the next message after each prompt.
+    """Finish one message after each prefix (ids that end in a role's header).
+
+    Args:
+        roles: who writes it: `act`, or the name of the tool that the rehearse role plays; by default all are of the act
+            role. It says what ends a message.
 
     Returns:
-        For each prompt the message without what ends it, and its log-probability.
+        For each prefix the message without what ends it, and its log-probability.
     """
     language, model = policy.chat, policy.folded().model
-    prefixes = [language.render(p.messages, p.tools, prompt=p.role) for p in prompts]
+    roles = roles or ["act"] * len(prefixes)
     written: list[list[int]] = [[] for _ in prefixes]
     total = [0.0] * len(prefixes)
     # Prefixes of similar length go together, so that little is padded.
@@ -196,14 +201,14 @@ def complete(
                 written[i].append(token)
                 total[i] += value
             # A row that has ended its message leaves the cache at once.
-            running = [row for row, i in enumerate(rows) if not language.ended(written[i], prompts[i].role)]
+            running = [row for row, i in enumerate(rows) if not language.ended(written[i], roles[i])]
             if not running:
                 break
             if len(running) < len(rows):
                 decoder.pick(torch.tensor(running))
                 tokens, rows = tokens[running], [rows[row] for row in running]
             decoder.step(tokens)
-    texts = [language.read(ids, prompt.role) for ids, prompt in zip(written, prompts, strict=True)]
+    texts = [language.read(ids, role) for ids, role in zip(written, roles, strict=True)]
     return list(zip(texts, total, strict=True))
 
 

@@ -84,6 +84,9 @@ class Language(Protocol):
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids, special tokens included."""
 
+    def sayable(self, text: str) -> str:
+        """A text as this language can say it: a real response may hold a word that it lacks."""
+
     def role_ids(self, ids: Sequence[int]) -> list[int]:
         """Role ids of a rendered conversation."""
 

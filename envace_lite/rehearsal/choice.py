@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
-from envace_lite.model.compact import Compact, act_message
-from envace_lite.model.language import GIVEN
+from envace_lite.model.language import GIVEN, ROLE_NAMES, Language
 from envace_lite.rehearsal.ledger import Decision
 from envace_lite.rollout import Trajectory
 from envace_lite.world import Task
@@ -16,27 +17,51 @@ from envace_lite.world.tools import ToolError
 Messages = list[dict[str, Any]]
 
 
-def messages_of(trajectory: Trajectory, chat: Compact) -> list[tuple[str, str]]:
-    """What a policy wrote in a trajectory, as (role, text); drafts too. Only a finished message ends in `<end>`."""
-    return [(who, text) for who, text in trajectory.segments(chat) if who != "given"]
+@dataclass(frozen=True)
+class Written:
+    """A message that a policy wrote in a trajectory; drafts too.
+
+    Args:
+        role: `act` or `rehearse`.
+        ids: its tokens, with those that ended it.
+        text: what it says, without what ended it.
+        whole: whether it was ended; otherwise it was cut off.
+    """
+
+    role: str
+    ids: tuple[int, ...]
+    text: str
+    whole: bool
 
 
-def bare(text: str) -> str:
-    """A message without its `<end>`."""
-    return text.removesuffix("<end>").rstrip()
+NOTHING = Written("act", (), "", False)
+"""In place of a message that was never begun."""
 
 
-def parsed(text: str, task: Task) -> dict[str, Any] | None:
+def messages_of(trajectory: Trajectory, language: Language) -> list[Written]:
+    """What a policy wrote in a trajectory. A header stands between two messages, so each is one run of its role."""
+    written = []
+    for role, run in groupby(zip(trajectory.roles, trajectory.ids, strict=True), itemgetter(0)):
+        if role != GIVEN:
+            name, ids = ROLE_NAMES[role], tuple(token for _, token in run)
+            written.append(Written(name, ids, language.read(ids, name), language.ended(ids, name)))
+    return written
+
+
+def parsed(written: Written, task: Task, language: Language) -> dict[str, Any] | None:
     """What the act role wrote, as a standard message; None for one that is unfinished or malformed."""
     try:
-        return act_message(bare(text), task.tools) if text.endswith("<end>") else None
+        return language.read_act(written.ids, task.tools) if written.whole else None
     except ToolError:
         return None
 
 
-def size(messages: Messages, chat: Compact) -> int:
-    """Tokens of some messages."""
-    return len(chat.render(messages, ())) if messages else 0
+def size(messages: Messages, task: Task, language: Language) -> int:
+    """Tokens that some messages add to a task's conversation."""
+    if not messages:
+        return 0
+    before = [dict(message) for message in task.messages]
+    return len(language.render([*before, *messages], task.tools)) - len(language.render(before, task.tools))
 
 
 @dataclass
@@ -69,7 +94,7 @@ class Choice:
         self.prefill += len(drawn[0].prompt) - memory + sum(t.roles.count(GIVEN) for t in drawn)
         self.memory += memory
 
-    def settle(self, chat: Compact, chosen: int, reasons: Mapping[int, str], place: int = 0) -> None:
+    def settle(self, language: Language, chosen: int, reasons: Mapping[int, str], place: int = 0) -> None:
         """Choose, and note the steps: what was drawn first, where something else was chosen, and what is committed.
 
         Args:
@@ -77,8 +102,8 @@ class Choice:
         """
 
         def step(i: int, place: int, action: str) -> Decision:
-            written, exchanges = messages_of(self.drawn[i], chat), self.drawn[i].exchanges
-            text = bare(written[place][1]) if written else ""
+            written, exchanges = messages_of(self.drawn[i], language), self.drawn[i].exchanges
+            text = written[place].text if written else ""
             imagined = exchanges[0][1].text if exchanges else ""
             return Decision(text, imagined, reasons.get(i, "a first draft"), action)
 

@@ -53,12 +53,12 @@ class SelfConsistency(Control):
 
     def decide(self, episodes: Sequence[Episode], generator: torch.Generator) -> list[Choice]:
         """Draw, and count."""
-        chat, choices = self.policy.compact, []
+        language, choices = self.policy.chat, []
         situations = [episode.situation() for episode in episodes]
         for drawn in self.draw(situations, Rehearse(horizon=0), self.most, generator):
             choice = Choice()
             choice.add(self.affordable(drawn), memory=0)
-            texts = [next((text for _, text in messages_of(t, chat)), "") for t in choice.drawn]
+            texts = [next((m.text for m in messages_of(t, language)), "") for t in choice.drawn]
             votes = Counter(
                 text
                 for text, t in zip(texts, choice.drawn, strict=True)
@@ -66,7 +66,7 @@ class SelfConsistency(Control):
             )
             best = texts.index(max(votes, key=votes.__getitem__)) if votes else 0
             reasons = {i: f"{votes[text]} of {votes.total()} votes" for i, text in enumerate(texts)}
-            choice.settle(chat, best, reasons)
+            choice.settle(language, best, reasons)
             choices.append(choice)
         return choices
 

@@ -15,10 +15,9 @@ from functools import partial
 
 import torch
 
-from envace_lite.model.compact import Compact
-from envace_lite.model.language import GIVEN
-from envace_lite.model.policy import CONTEXT, Policy
-from envace_lite.rehearsal.choice import Choice, Messages, bare, messages_of, parsed, size
+from envace_lite.model.language import GIVEN, Language
+from envace_lite.model.policy import Policy
+from envace_lite.rehearsal.choice import NOTHING, Choice, Messages, Written, messages_of, parsed, size
 from envace_lite.rehearsal.guard import imagining
 from envace_lite.rehearsal.ledger import Decision, Entry, Ledger
 from envace_lite.rollout import HORIZON, Execute, Responder, Trajectory, rollout
@@ -61,22 +60,24 @@ class Episode:
         """The task as it stands now, without what the user will say later."""
         return replace(self.task, messages=[*self.conversation, *(memory or [])], later_turns=())
 
-    def commit(self, choice: Choice, chat: Compact) -> None:
+    def commit(self, choice: Choice, policy: Policy) -> None:
         """Log a decision, and carry the chosen message out."""
-        self._log(choice, chat)
+        language = policy.chat
+        self._log(choice, language)
         self.beyond += choice.spent - len(choice.drawn[0].prompt)
         best = choice.drawn[choice.chosen]
         if not self.number:
             self.promised = request_status(best.task, best.said) == DONE and bool(best.exchanges)
         self.conversation += choice.keep
-        self.memory += size(choice.keep, chat)
-        written = messages_of(best, chat)
-        self.carry_out(written[choice.place][1] if written else "", choice.steps, chat)
-        full = len(chat.render(self.conversation, self.task.tools)) > CONTEXT - chat.longest_message
+        self.memory += size(choice.keep, self.task, language)
+        written = messages_of(best, language)
+        self.carry_out(written[choice.place] if written else NOTHING, choice.steps, language)
+        read = len(language.render(self.conversation, self.task.tools))
+        full = read > policy.context - language.longest_message
         if not self.stop_reason:
             self.stop_reason = "horizon" if len(self.exchanges) >= HORIZON else "overlong" if full else ""
 
-    def _log(self, choice: Choice, chat: Compact) -> None:
+    def _log(self, choice: Choice, language: Language) -> None:
         """Log what was read and written for a decision, but for the message that is committed."""
         now = self.session.digest()
         read = Entry(self.number, "imagined", "prompt", "", choice.prefill, now, now)
@@ -85,29 +86,31 @@ class Episode:
             self.ledger.add(replace(read, role="memory", tokens=choice.memory))
         for i, trajectory in enumerate(choice.drawn):
             exchanges = iter(trajectory.exchanges)
-            for place, (role, text) in enumerate(messages_of(trajectory, chat)):
+            for place, message in enumerate(messages_of(trajectory, language)):
                 if (i, place) == (choice.chosen, choice.place):
                     continue
                 kept = i == choice.chosen and place > choice.place
-                entry = replace(read, role=role, text=bare(text), tokens=len(text.split()), kept=kept)
+                entry = replace(
+                    read, role=message.role, text=message.text, tokens=len(message.ids), kept=kept
+                )
                 # A response that was cut off belongs to no exchange.
-                if role == "rehearse" and (exchange := next(exchanges, None)):
+                if message.role == "rehearse" and (exchange := next(exchanges, None)):
                     entry = replace(entry, call=exchange[0].text, error=exchange[1].error)
                 self.ledger.add(entry)
 
-    def carry_out(self, text: str, steps: Sequence[Decision], chat: Compact) -> None:
-        """Commit a message of the act role, `<end>` included, and log it with the decision for it."""
+    def carry_out(self, written: Written, steps: Sequence[Decision], language: Language) -> None:
+        """Commit a message of the act role, and log it with the decision for it."""
         now = self.session.digest()
-        self.ledger.add(Entry(self.number, "committed", "act", bare(text), len(text.split()), now, now))
+        self.ledger.add(Entry(self.number, "committed", "act", written.text, len(written.ids), now, now))
         self.ledger.decisions += steps
         self.number += 1
-        message = parsed(text, self.task)
+        message = parsed(written, self.task, language)
         if message is None:
-            self.stop_reason = "malformed" if text.endswith("<end>") else "overlong"
+            self.stop_reason = "malformed" if written.whole else "overlong"
             return
         self.conversation.append(message)
         for entry in message.get("tool_calls", ()):
-            self._call(ToolCall.from_message(entry), chat)
+            self._call(ToolCall.from_message(entry), language)
         if "content" in message:
             turn, later = len(self.answers), self.task.later_turns
             self.answers.append(message["content"])
@@ -116,15 +119,15 @@ class Episode:
             else:
                 self.conversation.append({"role": "user", "content": later[turn]})
 
-    def _call(self, call: ToolCall, chat: Compact) -> None:
+    def _call(self, call: ToolCall, language: Language) -> None:
         before = self.session.digest()
         response = self.session.call(call)
         entry = Entry(self.number - 1, "committed", "real", response.text, 0, before, self.session.digest())
         self.ledger.add(replace(entry, call=call.text, error=response.error))
         self.ledger.resolve(response.text)
         self.exchanges.append((call, response))
-        # As in the rollout engine: a real response may name a record that the compact language has no word for.
-        content = chat.decode(chat.encode(response.text, strict=False))
+        # As in the rollout engine: a real response may name a record that the language has no word for.
+        content = language.sayable(response.text)
         self.conversation.append({"role": "tool", "name": call.name, "content": content})
 
     def __repr__(self) -> str:
@@ -159,21 +162,21 @@ class Plain:
 
         The same calls bring the same responses there. So the states between them, which the ledger records, are known.
         """
-        episode, chat = Episode(trajectory.task), self.policy.compact
+        episode, language = Episode(trajectory.task), self.policy.chat
         # 1. What was read: the prompt, headers and injected tokens. The ledger has them before the first message.
         now = episode.session.digest()
         read = len(trajectory.prompt) + trajectory.roles.count(GIVEN)
         episode.ledger.add(Entry(0, "committed", "prompt", "", read, now, now))
-        for number, (_, text) in enumerate(messages_of(trajectory, chat), 1):
+        for number, message in enumerate(messages_of(trajectory, language), 1):
             # 2. A message that was set aside, or cut off where one would have been, is thinking.
             if responder.aside(number):
                 now = episode.session.digest()
-                entry = Entry(episode.number, "imagined", "act", bare(text), len(text.split()), now, now)
+                entry = Entry(episode.number, "imagined", "act", message.text, len(message.ids), now, now)
                 episode.ledger.add(replace(entry, kept=False))
             # 3. Any other one was committed.
             else:
-                step = Decision(bare(text), "", "nothing is rehearsed", "commit")
-                episode.carry_out(text, [step], chat)
+                step = Decision(message.text, "", "nothing is rehearsed", "commit")
+                episode.carry_out(message, [step], language)
         # 4. The engine ends an episode by its tokens, and keeps real responses as they are.
         episode.conversation, episode.stop_reason = trajectory.messages(), trajectory.stop_reason
         return episode
@@ -196,7 +199,7 @@ class Deliberation(Plain):
         episodes = [Episode(task) for task in tasks]
         while waiting := [episode for episode in episodes if not episode.stop_reason]:
             for episode, choice in zip(waiting, self.deliberate(waiting, generator), strict=True):
-                episode.commit(choice, self.policy.compact)
+                episode.commit(choice, self.policy)
         return episodes
 
     def deliberate(self, episodes: Sequence[Episode], generator: torch.Generator) -> list[Choice]:

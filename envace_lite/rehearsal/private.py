@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import torch
 
-from envace_lite.model.decoding import Prompt, complete
+from envace_lite.model.decoding import complete
 from envace_lite.model.policy import Policy
 from envace_lite.rehearsal.choice import Choice, size
 from envace_lite.rehearsal.episode import Deliberation, Episode
@@ -105,14 +105,14 @@ class PrivateRehearsal(Deliberation):
         self, waiting: Sequence[_Waiting], responder: Rehearse, count: int, generator: torch.Generator
     ) -> None:
         """Draw `count` continuations in each of these episodes, and remember what they saw refused."""
-        chat = self.policy.compact
+        language = self.policy.chat
         situations = [episode.situation(choice.told) for episode, choice in waiting]
         drawn = self.draw(situations, responder, count, generator)
         for (episode, choice), trajectories in zip(waiting, drawn, strict=True):
-            choice.add(trajectories, episode.memory + size(choice.told, chat))
+            choice.add(trajectories, episode.memory + size(choice.told, episode.situation(), language))
             for call, response in (t.exchanges[0] for t in trajectories if t.exchanges):
                 if response.error is not None and response.error != MALFORMED:
-                    content = chat.decode(chat.encode(response.text, strict=False))
+                    content = language.sayable(response.text)
                     choice.refused[call.text] = [
                         {"role": "assistant", "tool_calls": [call.to_message()]},
                         {"role": "tool", "name": call.name, "content": content},
@@ -120,8 +120,8 @@ class PrivateRehearsal(Deliberation):
 
     def _fits(self, task: Task) -> bool:
         """Whether another message fits in the context."""
-        prompt = self.policy.compact.render(task.messages, task.tools, prompt="act")
-        return len(prompt) <= self.policy.context - self.policy.compact.longest_message
+        prompt = self.policy.chat.render(task.messages, task.tools, prompt="act")
+        return len(prompt) <= self.policy.context - self.policy.chat.longest_message
 
     def _content(self, choice: Choice) -> bool:
         """Whether what was imagined last is good enough."""
@@ -142,7 +142,7 @@ class PrivateRehearsal(Deliberation):
         name = getattr(self.scorer, "__name__", type(self.scorer).__name__.lower())
         score_of = dict(zip(usable, scores, strict=True))
         reasons = {i: f"{name} {score:.2f} of {len(usable)} imagined" for i, score in score_of.items()}
-        choice.settle(self.policy.compact, max(usable, key=score_of.__getitem__, default=0), reasons)
+        choice.settle(self.policy.chat, max(usable, key=score_of.__getitem__, default=0), reasons)
 
 
 def _would_write(draft: Trajectory) -> bool:
@@ -161,7 +161,8 @@ def rehearser(policy: Policy, task: Task) -> Rehearser:
 
     def rehearse(call: ToolCall) -> Result:
         asked = {"role": "assistant", "tool_calls": [call.to_message()]}
-        ((text, _),) = complete(policy, [Prompt([*task.messages, asked], task.tools, call.name)])
+        prefix = policy.chat.render([*task.messages, asked], task.tools, prompt=call.name)
+        ((text, _),) = complete(policy, [prefix], roles=[call.name])
         return get_domain(task.domain).read(text)
 
     return rehearse

@@ -35,6 +35,7 @@ RULES = (UNKNOWN, *"type status stock wallet time funds full limit date range no
 """Every rule that a tool of the toy worlds can name when it refuses a call."""
 FACTS = ("found", "count", "total", "left", "cost")
 """What a tool works out and shows: the name that it found, and amounts that are no record."""
+NOTHING: Mapping[str, Value] = {}
 MAX_VALUE = 9
 """The largest amount that a record can hold: amounts are single digits."""
 
@@ -163,11 +164,21 @@ def _is_word(value: JSON) -> bool:
 class ToolResponse(Result):
     """The result of a toy world's tool: records seen, the broken rule (or None), records changed.
 
-    A path of `changed` is the name of a record, since the state is flat.
+    A path of `changed` is the name of a record, since the state is flat. `seen` is the value under the name that it has
+    in these worlds; the other arguments of a `Result` are there for `dataclasses.replace`, which hands them on.
     """
 
-    def __init__(self, seen: Mapping[str, Value], error: str | None, changed: Mapping[str, Value]):
-        super().__init__(seen, error, changed=changed)
+    def __init__(
+        self,
+        seen: Mapping[str, Value] | None = None,
+        error: str | None = None,
+        changed: Mapping[str, Value] = NOTHING,
+        *,
+        value: Mapping[str, Value] | None = None,
+        message: str = "",
+        told: bool = True,
+    ):
+        super().__init__(value if seen is None else seen, error, message, changed, told)
 
     @property
     def text(self) -> str:
