@@ -2,6 +2,7 @@
 
 What is simplified against the paper: 1.4 million parameters instead of 1.7 and 8 billion, a context of 256 tokens,
 float32 on a CPU. It is a plain transformers Llama; `save_pretrained` and `from_pretrained` work without this package.
+A model of another architecture can take its place if its attention is as plain (see `obstacle_to_sharing`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from envace_lite.model.compact import Compact, build_tokenizer
@@ -75,6 +76,11 @@ class Policy:
     chat: Language
 
     def __post_init__(self) -> None:
+        if obstacle := obstacle_to_sharing(self._transformer):
+            kind = type(self._transformer).__name__
+            raise PolicyError(
+                f"{kind} cannot be a policy here: {obstacle}, and rows of one prompt share its attention"
+            )
         # Without families it is the usual attention, so this changes nothing for plain uses of the model.
         self._transformer.set_attn_implementation(FAMILIES)
 
@@ -198,6 +204,31 @@ class Policy:
         kind = "LoRA" if self.is_lora else "all weights"
         size, words = self.num_parameters() / 1e6, len(self.chat.tokenizer)
         return f"<Policy: {size:.2f} M parameters, {words} words, trains {kind}>"
+
+
+def obstacle_to_sharing(model: PreTrainedModel) -> str:
+    """What keeps the rows of a model from sharing a prompt; empty for Llama and what computes like it.
+
+    A token has to see all tokens before it, through transformers' attention interface and nothing else, and its logits
+    have to be those of a bare head. A sliding window that is longer than the context is no window.
+    """
+    config = model.config
+    window, context = getattr(config, "sliding_window", None), config.max_position_embeddings
+    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+    if window is None or window >= context:
+        kinds -= {"sliding_attention"}
+    elif not kinds and not getattr(config, "layer_types", None):
+        kinds = {"sliding_attention"}
+    if kinds:
+        return f"it has layers of the kind {', '.join(sorted(kinds))}"
+    if any(name.endswith("sinks") for name, _ in model.named_parameters()):
+        return "its attention has sinks"
+    for name in ("attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "logits_scaling"):
+        if getattr(config, name, None) not in (None, 1.0):
+            return f"it changes logits by `{name}`"
+    if not all(hasattr(model, name) for name in ("model", "lm_head")):
+        return "it has no decoder with a head upon it"
+    return ""
 
 
 @contextmanager
@@ -330,7 +361,7 @@ def with_lora(policy: Policy, *, rank: int = 16, seed: int = 0) -> Policy:
         r=rank,
         lora_alpha=rank,
         lora_dropout=0.0,
-        target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+        target_modules="all-linear",  # but for the head
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():

@@ -116,7 +116,7 @@ class Branches:
         self._seen = torch.cat([above.clamp(min=0), self._leaves], dim=1)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
-        """Attention between the tokens of the row: (1, H, T, D) each -> (1, T, H, D)."""
+        """Attention between the tokens of the row: (1, H, T, D), perhaps fewer heads of keys -> (1, T, H, D)."""
         query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
 
         def blocks(states: Tensor, where: Tensor) -> Tensor:
@@ -127,9 +127,11 @@ class Branches:
         root_queries, root_keys, root_values = (blocks(states, self._roots) for states in (query, key, value))
         seen_keys, seen_values = (blocks(states, self._seen) for states in (key, value))
         own = blocks(query, self._leaves)
+        # Several query heads may share a head of keys and values (grouped-query attention).
+        how: dict[str, Any] = {"scale": scale, "enable_gqa": query.shape[1] != key.shape[1]}
         mixed = (
-            scaled_dot_product_attention(root_queries, root_keys, root_values, is_causal=True, scale=scale),
-            scaled_dot_product_attention(own, seen_keys, seen_values, self.mask, scale=scale),
+            scaled_dot_product_attention(root_queries, root_keys, root_values, is_causal=True, **how),
+            scaled_dot_product_attention(own, seen_keys, seen_values, self.mask, **how),
         )
         # The blocks one after another, (columns, H, D), and from them the tokens in the order of the row.
         rows = [part.transpose(1, 2).flatten(0, 1) for part in mixed]
