@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
+    BloomConfig,
     Gemma2Config,
     Gemma3TextConfig,
     GptOssConfig,
     LlamaConfig,
+    MambaConfig,
     MistralConfig,
     Phi3Config,
     PretrainedConfig,
@@ -51,6 +53,8 @@ TAKEN: dict[str, PretrainedConfig] = {
     "SmolLM 3": SmolLM3Config(**SMALL),
 }
 REFUSED: dict[str, tuple[PretrainedConfig, str]] = {
+    "Bloom": (BloomConfig(vocab_size=60, hidden_size=32, n_layer=1, n_head=4), "attention interface"),
+    "Mamba": (MambaConfig(vocab_size=60, hidden_size=32, num_hidden_layers=1), "attention interface"),
     "Mistral with a window": (MistralConfig(**SMALL, sliding_window=64), "sliding_attention"),
     "Gemma 3": (Gemma3TextConfig(**SMALL, head_dim=8, sliding_window=64), "sliding_attention"),
     "Gemma 2": (Gemma2Config(**SMALL, head_dim=8, sliding_window=CONTEXT), "logit_softcapping"),

@@ -213,8 +213,12 @@ def obstacle_to_sharing(model: PreTrainedModel) -> str:
     have to be those of a bare head. A sliding window that is longer than the context is no window.
     """
     config = model.config
-    window, context = getattr(config, "sliding_window", None), config.max_position_embeddings
-    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+    window, context = getattr(config, "sliding_window", None), getattr(config, "max_position_embeddings", 0)
+    # transformers has no public way to ask; without the interface `set_attn_implementation` would do nothing.
+    if not model._supports_attention_backend or not context:
+        return "its attention does not go through transformers' attention interface"
+    named = (getattr(config, name, None) for name in ("layer_types", "layers_block_type", "block_types"))
+    kinds = {kind for kinds in named for kind in kinds or ()} - {"full_attention", "attention"}
     if window is None or window >= context:
         kinds -= {"sliding_attention"}
     elif not kinds and not getattr(config, "layer_types", None):
