@@ -56,7 +56,9 @@ test: lint docs ## Lint, documentation, unit tests, and every notebook, as this 
 elsewhere: $(READY) ## The notebooks, as this machine and others compute them, recorded
 	@$(BIN)/python tests/elsewhere/settings.py --save
 
-long: $(READY) ## The tests that take minutes
+long: $(READY) ## The tests that take minutes, and those of chat templates that another package carries
+	@$(call install,.venv) --no-deps trl==1.16.0
+	@$(BIN)/pytest tests/test_template.py
 	@$(BIN)/pytest -m long tests
 	@$(BIN)/python tests/elsewhere/settings.py --full
 
