@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from envace_lite.model.compact import Compact, build_tokenizer
+from envace_lite.model.language import Language
 from envace_lite.model.policy import CONTEXT, Policy
 from envace_lite.rollout import Trajectory
 from envace_lite.world import DOMAINS, Domain, Session, Task, get_domain
@@ -126,7 +127,7 @@ class Scripted(Policy):
         conversations: token ids of whole conversations, prompts included.
     """
 
-    def __init__(self, conversations: Sequence[Sequence[int]], chat: Compact = CHAT):
+    def __init__(self, conversations: Sequence[Sequence[int]], chat: Language = CHAT):
         self.conversations, self.chat = [list(ids) for ids in conversations], chat
         config = SimpleNamespace(num_hidden_layers=1, max_position_embeddings=CONTEXT)
         self.model = SimpleNamespace(model=self._read, lm_head=lambda states: states, config=config)
@@ -134,7 +135,7 @@ class Scripted(Policy):
     def _read(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any, **_: Any) -> SimpleNamespace:
         column = ids[:, None, :, None].float()
         read = cache.layers[0].update(column, column)[0][:, 0, :, 0].long()
-        logits = torch.zeros(*ids.shape, len(self.chat.words))
+        logits = torch.zeros(*ids.shape, len(self.chat.tokenizer))
         for row, seen in enumerate(read.tolist()):
             logits[row, -1, self._following([token for token in seen if token != self.chat.pad])] = 1000.0
         return SimpleNamespace(last_hidden_state=logits)

@@ -39,11 +39,11 @@ class Shop:
 
 
 def expected(call: ToolCall) -> ToolResponse:
-    """A rehearser by hand: o1 is refused, o2 makes no sense, anything else goes well."""
+    """A rehearser by hand: o1 is refused, o2 makes no sense, o5 is not known, anything else goes well."""
     order = str(call.arguments["order"])
     if order == "o3":
         raise ZeroDivisionError
-    rule = {"o1": "status", "o2": "malformed"}.get(order)
+    rule = {"o1": "status", "o2": "malformed", "o5": "abstain"}.get(order)
     return ToolResponse({order: "paid"}, rule, {} if rule else {order: "refunded"})
 
 
@@ -65,6 +65,7 @@ def test_a_write_that_should_go_well_is_committed() -> None:
     ("order", "line"),
     [
         ("o1", "revise `refund o1`: imagined `o1:paid error status`; it should be refused: status"),
+        ("o5", "ask `refund o5`: imagined `o5:paid error abstain`; the rehearsal does not know"),
         ("o2", "ask `refund o2`: imagined `o2:paid error malformed`; the rehearsed response makes no sense"),
     ],
 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,10 +11,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from envace_lite import cli, paths
-from envace_lite.fidelity import probe_pairs, report
-from envace_lite.model.decoding import Prompt
-from envace_lite.model.hub import INSTRUCTION, ChatModel, load_model
+from envace_lite.fidelity import report
+from envace_lite.model.compact import Compact
+from envace_lite.model.hub import INSTRUCTION, instructed, load_chat_policy, load_model
 from envace_lite.model.policy import Policy, PolicyError
+from envace_lite.model.template import Template
 from helpers import copied, splits
 
 TEMPLATE = """
@@ -23,7 +24,8 @@ TEMPLATE = """
 {% endfor %}<|im_end|>
 {% endif %}
 {%- for message in messages %}<|im_start|>{{ message.role }}
-{% for call in message.tool_calls or [] %}call {{ call.function.name }} {{ call.function.arguments | tojson }}
+{% for call in message.tool_calls or [] -%}
+<tool_call>{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}</tool_call>
 {%- endfor %}{{ message.content or '' }}<|im_end|>
 {% endfor %}
 {%- if add_generation_prompt %}<|im_start|>assistant
@@ -64,46 +66,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_rehearse_role_writes_where_the_response_stands(folder: Path) -> None:
-    model = ChatModel.load(folder)
-    pair = probe_pairs(splits("orders")["test"][:1])[0]
-    prompt = Prompt(pair.messages, pair.task.tools, pair.call.name)
-    before, after = model._render(prompt)
-    assert before.endswith("<|im_start|>tool\n")
-    assert after == "<|im_end|>"
-    assert before.count("<|im_start|>tool\n") == len(pair.history) + 1
-    assert INSTRUCTION in before
-    assert pair.task.tools[0]["function"]["name"] in before
-    acting, _ = model._render(Prompt(pair.messages[:-1], pair.task.tools))
-    assert acting.endswith("<|im_start|>assistant\n")
+def test_a_model_is_told_how_the_tools_of_a_toy_world_respond() -> None:
+    (task,) = instructed(splits("orders")["test"][:1])
+    assert task.messages[0]["content"].startswith(INSTRUCTION)
+    assert task.messages[0]["content"].endswith(splits("orders")["test"][0].messages[0]["content"])
+    assert task.outcomes == splits("orders")["test"][0].outcomes
 
 
-def test_a_message_ends_where_the_template_ends_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that goes on after its message is cut there; the log-probability is that of what it wrote."""
-    model = ChatModel.load(folder)
-    wanted = model.tokenizer("o1:paid ok<|im_end|>rest", add_special_tokens=False).input_ids
-
-    def generate(ids: torch.Tensor, **options: Any) -> Any:
-        logits = torch.full((len(wanted), 1, len(model.tokenizer)), -1e4)
-        logits[range(len(wanted)), 0, wanted] = 0.0
-        sequences = torch.cat([ids, torch.tensor([wanted])], dim=1)
-        return type("Output", (), {"sequences": sequences, "logits": tuple(logits)})()
-
-    monkeypatch.setattr(model.model, "generate", generate)
-    pair = probe_pairs(splits("orders")["test"][:1])[0]
-    ((text, log_p),) = model.write([Prompt(pair.messages, pair.task.tools, pair.call.name)])
-    assert text.startswith("o1:paid ok")
-    assert log_p == pytest.approx(0.0, abs=1e-3)
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A random model never ends a message."""
+    monkeypatch.setattr(Template, "longest_message", 8)
 
 
+@pytest.mark.any_tokens
+@pytest.mark.usefixtures("brief")
 def test_a_tiny_random_model_is_probed(folder: Path) -> None:
-    told = report(ChatModel.load(folder), splits("orders")["test"][:3])
+    told = report(load_chat_policy(folder), instructed(splits("orders")["test"][:1]))
     assert told.pairs.exact.sum() == 0
     assert not told.pairs.valid.any()
     assert told.table().loc["optimism", "model"] == 0.0
     assert ((told.pairs.confidence >= 0) & (told.pairs.confidence <= 1)).all()
 
 
+@pytest.mark.any_tokens
+@pytest.mark.usefixtures("brief")
 def test_from_the_shell(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,10 +105,11 @@ def test_from_the_shell(
     assert "rehearsed response" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_compact_policies_are_loaded_as_such(apt: Policy, tmp_path: Path, folder: Path) -> None:
+def test_each_policy_is_loaded_with_its_language(apt: Policy, tmp_path: Path, folder: Path) -> None:
     copied(apt).save(tmp_path)
-    assert isinstance(load_model(tmp_path), Policy)
-    assert isinstance(load_model(folder), ChatModel)
+    assert isinstance(load_model(tmp_path).chat, Compact)
+    assert isinstance(load_model(folder).chat, Template)
+    assert load_model(folder, "plain").chat.format == "plain"  # type: ignore[attr-defined]
     with pytest.raises(PolicyError, match="no policy in"):
         load_model(paths.DATA / "tasks")
 
@@ -130,18 +118,25 @@ def test_compact_policies_are_loaded_as_such(apt: Policy, tmp_path: Path, folder
     ("template", "message"),
     [
         (None, "no chat template"),
-        ("{% for message in messages %}{{ message.content }}{% endfor %}", "does not render tools"),
+        (
+            "{% for message in messages %}{{ message.content }}{% endfor %}",
+            'choose Template(tokenizer, tools="plain")',
+        ),
         (
             TEMPLATE.replace("in messages %}", "in messages if message.role != 'tool' %}"),
-            "leaves out the messages of the role 'tool'",
+            "does not render tools, calls and responses",
         ),
     ],
 )
-def test_a_template_without_tools_is_refused(folder: Path, template: str | None, message: str) -> None:
-    with pytest.raises(PolicyError, match=message):
-        ChatModel(LlamaForCausalLM.from_pretrained(folder), make_tokenizer(template))
+def test_a_template_without_tools_is_refused(
+    folder: Path, tmp_path: Path, template: str | None, message: str
+) -> None:
+    LlamaForCausalLM.from_pretrained(folder).save_pretrained(tmp_path)
+    make_tokenizer(template).save_pretrained(tmp_path)
+    with pytest.raises(PolicyError, match=re.escape(message)):
+        load_model(tmp_path)
 
 
 def test_a_folder_without_a_model(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="no causal language model"):
-        ChatModel.load(tmp_path)
+        load_chat_policy(tmp_path)

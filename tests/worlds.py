@@ -56,32 +56,18 @@ class Library:
 
 def library_ask(rng: Random) -> dict[str, Any]:
     title, name, days = rng.choice(BOOKS), rng.choice(NAMES), rng.choice([7, 14, 30])
-    members = {member: {"loans": {}} for member in NAMES}
+    members: dict[str, Any] = {member: {"loans": {}} for member in NAMES}
     state = {"books": {book: rng.randint(0, 2) for book in BOOKS}, "members": members}
-    other = rng.choice(BOOKS)
-    members[rng.choice(NAMES)]["loans"][other] = 7
-    if rng.random() < 0.3:
-        return {
-            "state": state,
-            "ask": f"Who has {other}?",
-            "calls": [("find", {"title": other})],
-            "answer": next(n for n in NAMES if other in members[n]["loans"]),
-        }
-    if rng.random() < 0.3:
-        holder = next(n for n in NAMES if other in members[n]["loans"])
-        return {
-            "state": state,
-            "ask": f"{holder} brings {other} back.",
-            "calls": [("give_back", {"title": other, "by": holder})],
-            "answer": "done",
-        }
-    lent = state["books"][title] > 0 and days <= 28
-    return {
-        "state": state,
-        "ask": f"Lend {title} to {name} for {days} days.",
-        "calls": [("lend", {"title": title, "to": name, "days": days})],
-        "answer": "done" if lent else "not possible",
-    }
+    kind = rng.choice(["find", "give_back", "lend", "lend"])
+    if kind == "lend":
+        lent = state["books"][title] > 0 and days <= 28
+        ask, answer = f"Lend {title} to {name} for {days} days.", "done" if lent else "not possible"
+        calls = [(kind, {"title": title, "to": name, "days": days})]
+        return {"state": state, "ask": ask, "calls": calls, "answer": answer}
+    members[name]["loans"][title] = 7
+    ask, answer = (f"Who has {title}?", name) if kind == "find" else (f"{name} brings {title} back.", "done")
+    calls = [(kind, {"title": title, **({"by": name} if kind == "give_back" else {})})]
+    return {"state": state, "ask": ask, "calls": calls, "answer": answer}
 
 
 def make_library(**changes: Any) -> Domain:

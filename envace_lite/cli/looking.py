@@ -64,6 +64,9 @@ def probe(
     split: Annotated[str, typer.Option(callback=split_name, help="test or held_out.")] = "test",
     limit: Annotated[int, typer.Option(help="How many tasks.")] = 40,
     seed: Seed = 0,
+    tools: Annotated[
+        str, typer.Option(help="Tools in the chat template's own way (auto), or in a plain format (plain).")
+    ] = "auto",
     page: Annotated[
         Path | None, typer.Option(help="Where the page goes; figures/probe.html by default.")
     ] = None,
@@ -75,12 +78,16 @@ def probe(
     """
     from envace_lite import fidelity
     from envace_lite.experiments import pages
-    from envace_lite.model.hub import load_model
+    from envace_lite.model.compact import Compact
+    from envace_lite.model.hub import instructed, load_model
     from envace_lite.world.shipped import shipped_tasks
 
     names = domain_names(domain)
     known = fidelity.probe_pairs(shipped_tasks(names, "train", limit))
-    told = fidelity.report(load_model(policy), shipped_tasks(names, split, limit), seed=seed, known=known)
+    model, tasks = load_model(policy, tools), shipped_tasks(names, split, limit)
+    if not isinstance(model.chat, Compact):
+        tasks = instructed(tasks)
+    told = fidelity.report(model, tasks, seed=seed, known=known)
     print(f"{len(told.pairs)} pairs, {told.pairs.real_error.mean():.0%} of them errors\n")
     print(told.table().round(3).to_string(na_rep="-"))
     print(f"\nby rule\n{told.rules.round(3).to_string(na_rep='-')}")

@@ -11,12 +11,11 @@ from envace_lite.fidelity.grounding import groundings
 from envace_lite.fidelity.measures import PAIR_METRICS, beside, by_depth, compare, reliability, summary
 from envace_lite.fidelity.overall import FidelityReport, report
 from envace_lite.fidelity.pairs import MUTATIONS, ProbePair, probe_pairs
-from envace_lite.model.hub import ChatModel
 from envace_lite.model.policy import Policy
 from envace_lite.world import Task
 
 
-def probe(model: Policy | ChatModel, tasks: Sequence[Task], seed: int = 0) -> pd.DataFrame:
+def probe(model: Policy, tasks: Sequence[Task], seed: int = 0) -> pd.DataFrame:
     """`compare` on the probe pairs of some tasks."""
     pairs = probe_pairs(tasks, seed)
     rehearsed = ask(model, pairs)

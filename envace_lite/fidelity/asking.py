@@ -7,11 +7,23 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from envace_lite.fidelity.pairs import Exchange, ProbePair
-from envace_lite.model.decoding import Prompt, complete
-from envace_lite.model.hub import ChatModel
+from envace_lite.model.decoding import complete
+from envace_lite.model.language import Message, Schemas
 from envace_lite.model.policy import Policy
 from envace_lite.world import get_domain
 from envace_lite.world.result import Result
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A conversation in the standard form, the tools' JSON schemas, and who is to write the next message.
+
+    `role` is `"act"`, or the name of the tool that the rehearse role is to play.
+    """
+
+    messages: Sequence[Message]
+    tools: Schemas
+    role: str = "act"
 
 
 @dataclass(frozen=True)
@@ -22,29 +34,25 @@ class Rehearsed:
     log_prob: float
 
 
-def write(model: Policy | ChatModel, prompts: Sequence[Prompt]) -> list[tuple[str, float]]:
+def write(model: Policy, prompts: Sequence[Prompt]) -> list[tuple[str, float]]:
     """The message that a model writes greedily after each prompt, with its log-probability."""
-    if isinstance(model, ChatModel):
-        return model.write(prompts)
     prefixes = [model.chat.render(p.messages, p.tools, prompt=p.role) for p in prompts]
     return complete(model, prefixes, roles=[p.role for p in prompts])
 
 
-def ask(model: Policy | ChatModel, pairs: Sequence[ProbePair]) -> list[Rehearsed]:
+def ask(model: Policy, pairs: Sequence[ProbePair]) -> list[Rehearsed]:
     """What the model's rehearse role answers to each call."""
     prompts = [Prompt(pair.messages, pair.task.tools, pair.call.name) for pair in pairs]
     written = zip(pairs, write(model, prompts), strict=True)
     return [Rehearsed(get_domain(pair.task.domain).read(text), log_p) for pair, (text, log_p) in written]
 
 
-def rehearse(model: Policy | ChatModel, pairs: Sequence[ProbePair]) -> list[Result]:
+def rehearse(model: Policy, pairs: Sequence[ProbePair]) -> list[Result]:
     """The responses that the model's rehearse role writes to each call."""
     return [rehearsed.response for rehearsed in ask(model, pairs)]
 
 
-def open_loop(
-    model: Policy | ChatModel, pairs: Sequence[ProbePair]
-) -> tuple[list[ProbePair], list[Rehearsed]]:
+def open_loop(model: Policy, pairs: Sequence[ProbePair]) -> tuple[list[ProbePair], list[Rehearsed]]:
     """The planned calls of each task once more, after the responses that the model itself has rehearsed before.
 
     On the probe's own histories (*teacher-forced*) every state is a real one. Here an early mistake stays in the
@@ -67,9 +75,7 @@ def open_loop(
     return asked, rehearsed
 
 
-def same_decisions(
-    model: Policy | ChatModel, pairs: Sequence[ProbePair], rehearsed: Sequence[Result]
-) -> list[bool]:
+def same_decisions(model: Policy, pairs: Sequence[ProbePair], rehearsed: Sequence[Result]) -> list[bool]:
     """Whether the act role would write the same next message after the rehearsed response as after the real one.
 
     A response can differ in a word that decides nothing, or be right in all but the one word that decides (behaviour

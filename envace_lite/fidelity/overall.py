@@ -13,7 +13,6 @@ from envace_lite.fidelity.baselines import Baseline, always_success, copy_argume
 from envace_lite.fidelity.diagnosis import missing_rules, rules
 from envace_lite.fidelity.measures import Reliability, beside, by_depth, compare, reliability, summary
 from envace_lite.fidelity.pairs import MUTATIONS, ProbePair, probe_pairs
-from envace_lite.model.hub import ChatModel
 from envace_lite.model.policy import Policy
 from envace_lite.world import Task
 
@@ -86,7 +85,7 @@ class FidelityReport:
 
 
 def report(
-    model: Policy | ChatModel,
+    model: Policy,
     tasks: Sequence[Task],
     *,
     seed: int = 0,

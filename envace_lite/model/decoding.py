@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -153,18 +152,6 @@ def sample(logits: Tensor, temperature: float, generator: torch.Generator | None
         point = torch.rand(len(below), 1, generator=generator) * below[:, -1:]
         tokens = torch.searchsorted(below, point, right=True).squeeze(-1).clamp(max=below.shape[1] - 1)
     return tokens, log_p.gather(-1, tokens[:, None]).squeeze(-1)
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A conversation in the standard form, the tools' JSON schemas, and who is to write the next message.
-
-    `role` is `"act"`, or the name of the tool that the rehearse role is to play.
-    """
-
-    messages: Sequence[Mapping[str, Any]]
-    tools: Sequence[Mapping[str, Any]]
-    role: str = "act"
 
 
 @torch.inference_mode()

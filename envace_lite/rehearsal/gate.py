@@ -21,7 +21,7 @@ from typing import Any
 from envace_lite.rehearsal.guard import imagining
 from envace_lite.rehearsal.ledger import Decision, Entry, Ledger
 from envace_lite.world import Session
-from envace_lite.world.result import MALFORMED, Result
+from envace_lite.world.result import ABSTAIN, MALFORMED, Result
 from envace_lite.world.tools import ToolCall
 
 Rehearser = Callable[[ToolCall], Result]
@@ -32,9 +32,11 @@ ACTIONS = ("commit", "revise", "ask")
 
 
 def careful(call: ToolCall, rehearsed: Result) -> tuple[str, str]:
-    """Commit what should go well, revise what should be refused, ask a person about what makes no sense."""
+    """Commit what should go well, revise what should be refused, ask a person where the rehearsal does not help."""
     if rehearsed.error == MALFORMED:
         return "ask", "the rehearsed response makes no sense"
+    if rehearsed.error == ABSTAIN:
+        return "ask", "the rehearsal does not know"
     if rehearsed.error is not None:
         return "revise", f"it should be refused: {rehearsed.error}"
     return "commit", "it should go well"

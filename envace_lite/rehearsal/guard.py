@@ -30,20 +30,21 @@ def imagining(*sessions: Session) -> Iterator[None]:
     def refuse(call: ToolCall) -> NoReturn:
         raise ImaginedCall(f"an imagined call reached for the real environment: {call.text}")
 
-    kept = [(s, s.snapshot(), list(s.log), vars(s).get("call")) for s in sessions]
+    kept = [(s, s.snapshot(), s.digest(), list(s.log), vars(s).get("call")) for s in sessions]
     for session in sessions:
         vars(session)["call"] = refuse
     touched = []
     try:
         yield
     finally:
-        for session, records, log, outer in kept:
+        for session, state, digest, log, outer in kept:
             vars(session).pop("call", None)
             # A block within a block: the outer one still refuses every call.
             if outer is not None:
                 vars(session)["call"] = outer
-            if session.snapshot() != records or session.log != log:
-                session.restore(records)
+            # By the digest: two copies of an object need not be equal.
+            if session.digest() != digest or session.log != log:
+                session.restore(state)
                 session.log[:] = log
                 touched.append(session.task.id)
         if touched:

@@ -31,7 +31,7 @@ def get_domain(name: str) -> Domain:
     """
     known = {**DOMAINS, TRAP.name: TRAP, **_OTHERS}
     if name not in known:
-        raise UnknownDomain(f"unknown domain {name!r}; there are: {', '.join(known)}")
+        raise UnknownDomain(f"unknown domain {name!r}; there are: {', '.join(known)}; `register` adds one")
     return known[name]
 
 
@@ -48,9 +48,15 @@ def get_toy_domain(name: str) -> ToyDomain:
 
 
 def register(domain: Domain) -> None:
-    """Add a domain of your own to the registry."""
+    """Add a domain of your own to the registry. One of the same name is replaced.
+
+    Raises:
+        ValueError: a toy domain has this name, and the new one is none: its shipped tasks would mean another world.
+    """
     if isinstance(domain, ToyDomain):
         DOMAINS[domain.name] = domain
+    elif domain.name in (*DOMAINS, TRAP.name):
+        raise ValueError(f"there is a toy domain {domain.name!r}; give yours another name")
     else:
         _OTHERS[domain.name] = domain
 

@@ -97,8 +97,8 @@ class Session:
         return Result(result.value, changed=changed)
 
     def view(self) -> JSON:
-        """The state as JSON."""
-        return copy.deepcopy(self._view)
+        """The state as JSON, made anew: it also shows what was changed without a call."""
+        return as_json(self.state)
 
     def snapshot(self) -> Any:
         """A copy of the state."""
@@ -130,7 +130,7 @@ class Session:
     def _reached(self, outcome: Outcome) -> bool:
         """Whether the state is that of an outcome; a domain's own check has the last word."""
         verdict = self.domain.check(copy.deepcopy(self.state), self.task)
-        return differences(self._initial, self._view) == outcome.state if verdict is None else bool(verdict)
+        return differences(self._initial, self.view()) == outcome.state if verdict is None else bool(verdict)
 
     @cached_property
     def _initial(self) -> JSON:
@@ -192,9 +192,13 @@ class Domain:
         made = [tool if isinstance(tool, Tool) else _tool(tool, reads) for tool in functions]
         twice = sorted({tool.name for tool in made if [t.name for t in made].count(tool.name) > 1})
         unknown = sorted({*reads, *held_out} - {tool.name for tool in made})
-        if not made or twice or unknown:
-            fault = "there are no tools" if not made else f"{'twice' if twice else 'no tool is called'}: "
-            raise DomainError(f"domain {name!r}: {fault}{', '.join(twice or unknown)}")
+        if not made:
+            raise DomainError(f"domain {name!r}: there are no tools")
+        if twice:
+            raise DomainError(f"domain {name!r}: several tools are called {twice[0]}")
+        if unknown:
+            known = ", ".join(tool.name for tool in made)
+            raise DomainError(f"domain {name!r}: no tool is called {unknown[0]}; there are {known}")
         begin = start or (
             (lambda state: tools(**state)) if isinstance(tools, type) else (lambda state: state)
         )
@@ -235,12 +239,13 @@ class Domain:
         return [_bare(text) for text in told] == [_bare(text) for text in wanted]
 
     def took_effect(self, call: ToolCall, result: Result) -> bool:
-        """Whether a call wrote: by what it changed, or where that is not told, by the tool's write flag."""
-        if result.error is not None:
-            return False
-        return (
-            bool(result.changed) if result.told else call.name in self.tools and self.tools[call.name].write
-        )
+        """Whether a call wrote: a write that went well, also one that left everything as it was.
+
+        A rehearsed result does not tell what changed, so the label cannot ask for it: label, rehearsal and environment
+        go by the same rule.
+        """
+        tool = self.tools.get(call.name)
+        return result.error is None and bool((tool and tool.write) or result.changed)
 
     def plausible(self, result: Result) -> bool:
         """Whether a rehearsed result holds nothing that the domain cannot hold."""

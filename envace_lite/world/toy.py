@@ -118,6 +118,10 @@ class ToyDomain(Domain):
         pool = self.pools[kind]
         return [] if isinstance(pool[0], int) else [key for key in self.values if key not in pool]
 
+    def took_effect(self, call: ToolCall, result: Result) -> bool:
+        """Whether a call changed a record, as its response tells."""
+        return result.error is None and bool(result.changed)
+
     def plausible(self, result: Result) -> bool:
         """Whether every record exists and can have its value."""
         parts = [*result.value.items(), *result.changed.items()]
