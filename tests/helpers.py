@@ -121,7 +121,7 @@ class Scripted(Policy):
     """A policy that writes given conversations, word for word.
 
     Its model keeps the ids that it has read as the keys of its cache, and continues them as the first conversation
-    that starts like them does. What no conversation starts with it continues with `<end>`.
+    that starts like them does. What no conversation starts with it continues with the token that ends messages.
 
     Args:
         conversations: token ids of whole conversations, prompts included.
@@ -144,7 +144,7 @@ class Scripted(Policy):
         for ids in self.conversations:
             if len(ids) > len(seen) and ids[: len(seen)] == seen:
                 return ids[len(seen)]
-        return self.chat.end
+        return int(self.chat.tokenizer.eos_token_id)
 
 
 def scripted(*conversations: tuple[Task, Sequence[dict[str, Any]]]) -> Scripted:

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from envace_lite.model.policy import NotCompactError, Policy, PolicyError, load_policy
-from envace_lite.model.template import Template
+from envace_lite.model.template import WAYS, Template
 from envace_lite.world import Task
 
 INSTRUCTION = (
@@ -42,7 +42,14 @@ def load_chat_policy(folder: Path | str, tools: str = "auto") -> Policy:
 
 
 def load_model(folder: Path | str, tools: str = "auto") -> Policy:
-    """A compact policy, or else any causal language model with a chat template; `tools` is for the latter."""
+    """A compact policy, or else any causal language model with a chat template; `tools` is for the latter.
+
+    Raises:
+        PolicyError: saying what is missing.
+        ValueError: there is no such way to show tools.
+    """
+    if tools not in WAYS:
+        raise ValueError(f"tools are shown in a way of {' or '.join(WAYS)}, not {tools!r}")
     try:
         return load_policy(folder)
     except NotCompactError:

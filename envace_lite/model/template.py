@@ -36,6 +36,8 @@ from envace_lite.model.policy import PolicyError
 from envace_lite.world.result import MALFORMED
 from envace_lite.world.tools import ToolCall, ToolError
 
+WAYS = ("auto", "plain")
+"""How tools are shown: in the template's own way, or in the plain format."""
 USE_PLAIN = 'choose Template(tokenizer, tools="plain")'
 PLAIN = """You can call these tools:
 {tools}
@@ -133,8 +135,8 @@ class Template(Language):
     lenient = True
 
     def __init__(self, tokenizer: Any, tools: str = "auto", **options: Any):
-        if tools not in ("auto", "plain"):
-            raise ValueError(f'tools is "auto" or "plain", not {tools!r}')
+        if tools not in WAYS:
+            raise ValueError(f"tools are shown in a way of {' or '.join(WAYS)}, not {tools!r}")
         if not tokenizer.chat_template:
             raise PolicyError("this tokenizer has no chat template; set tokenizer.chat_template")
         self.tokenizer, self.options = tokenizer, options
