@@ -37,7 +37,7 @@ TESTS = {
     "evaluate.py": ["test_evaluate.py"],
     "model/shared_prefix.py": ["test_decoding.py", "test_policy.py"],
     "fidelity/measures.py": ["test_fidelity.py", "test_evaluate.py"],
-    "rehearsal/gate.py": ["test_gate.py"],
+    "rehearsal/gate.py": ["test_gate.py", "test_journal.py", "test_turns.py"],
 }
 """The files that are mutated, each with the tests that are to notice."""
 PER_FILE = 20
@@ -65,8 +65,8 @@ LISTED = {
     "the lower bound of the clip is a constant": ("grpo.py", "ratio.clamp(1 - clip,", "ratio.clamp(0.8,"),
     "the gate's rule runs outside of its guard": (
         "rehearsal/gate.py",
-        "            action, reason = self.rule(call, response)",
-        "        action, reason = self.rule(call, response)",
+        "            action, reason = self.rule(copy.deepcopy(call), imagined)",
+        "        action, reason = self.rule(copy.deepcopy(call), imagined)",
     ),
 }
 """Mutations that once survived, as (file, words, other words)."""

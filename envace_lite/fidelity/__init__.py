@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from envace_lite.fidelity.asking import Rehearsed, ask, open_loop, rehearse, same_decisions
+from envace_lite.fidelity.asking import ask, open_loop, rehearse, same_decisions
 from envace_lite.fidelity.baselines import always_success, copy_arguments, most_frequent, oracle
 from envace_lite.fidelity.diagnosis import missing_rules, rules
 from envace_lite.fidelity.grounding import groundings

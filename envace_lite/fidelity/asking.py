@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from envace_lite.fidelity.pairs import Exchange, ProbePair
+from envace_lite.fidelity.pairs import ProbePair
 from envace_lite.model.decoding import complete
 from envace_lite.model.language import Message, Schemas
 from envace_lite.model.policy import Policy
 from envace_lite.world import get_domain
-from envace_lite.world.result import Result
+from envace_lite.world.result import Rehearsed, Result
+from envace_lite.world.tools import Exchange
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,6 @@ class Prompt:
     messages: Sequence[Message]
     tools: Schemas
     role: str = "act"
-
-
-@dataclass(frozen=True)
-class Rehearsed:
-    """A rehearsed response, and the log-probability of the whole of it."""
-
-    response: Result
-    log_prob: float
 
 
 def write(model: Policy, prompts: Sequence[Prompt]) -> list[tuple[str, float]]:

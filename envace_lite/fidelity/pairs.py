@@ -15,9 +15,8 @@ from typing import Any
 
 from envace_lite.world import Session, Task, get_domain
 from envace_lite.world.result import JSON, Result
-from envace_lite.world.tools import ToolCall, parse_calls
+from envace_lite.world.tools import Exchange, ToolCall, exchange_messages, parse_calls
 
-Exchange = tuple[ToolCall, Result]
 PLANNED = "planned"
 DRAWS = 60
 """So many mutated calls are tried for one that ends as wanted."""
@@ -65,8 +64,7 @@ class ProbePair:
                 messages.append({"role": "user", "content": self.task.later_turns[turn - 1]})
             # The history ends within the last of these turns.
             for call, response in islice(exchanges, len(self.task.plan[turn])):
-                messages.append({"role": "assistant", "tool_calls": [call.to_message()]})
-                messages.append({"role": "tool", "name": call.name, "content": response.text})
+                messages += exchange_messages(call, response)
         return [*messages, {"role": "assistant", "tool_calls": [self.call.to_message()]}]
 
 

@@ -1,21 +1,16 @@
 """The guard: while something is imagined, the real environment cannot be called.
 
-There are two locks. The session's own `call` raises; and what got past it (a tool run on the session's world by hand)
-is found when the imagining ends, is taken back, and raises too.
+There are two locks. The session's own `call` raises, in every thread, and for code that imagines past its time also
+afterwards; and what got past it (a tool run on the session's state by hand) is found when the imagining ends, is taken
+back, and raises too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
 
-from envace_lite.world import Session
-from envace_lite.world.tools import ToolCall
-
-
-class ImaginedCall(RuntimeError):
-    """An imagined call reached for the real environment. The message names the call, or the task."""
+from envace_lite.world.domain import IMAGINED, ImaginedCall, Session
 
 
 @contextmanager
@@ -26,22 +21,17 @@ def imagining(*sessions: Session) -> Iterator[None]:
         ImaginedCall: when a session is called, or when its records or its log were changed in another way. They are
             put back first.
     """
-
-    def refuse(call: ToolCall) -> NoReturn:
-        raise ImaginedCall(f"an imagined call reached for the real environment: {call.text}")
-
-    kept = [(s, s.snapshot(), s.digest(), list(s.log), vars(s).get("call")) for s in sessions]
+    kept = [(s, s.snapshot(), s.digest(), list(s.log), s.rehearsals) for s in sessions]
+    here = IMAGINED.set((*IMAGINED.get(), *sessions))
     for session in sessions:
-        vars(session)["call"] = refuse
+        session.rehearsals += 1
     touched = []
     try:
         yield
     finally:
-        for session, state, digest, log, outer in kept:
-            vars(session).pop("call", None)
-            # A block within a block: the outer one still refuses every call.
-            if outer is not None:
-                vars(session)["call"] = outer
+        IMAGINED.reset(here)
+        for session, state, digest, log, rehearsals in kept:
+            session.rehearsals = rehearsals
             # By the digest: two copies of an object need not be equal.
             if session.digest() != digest or session.log != log:
                 session.restore(state)

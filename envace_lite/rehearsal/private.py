@@ -24,8 +24,8 @@ from envace_lite.rehearsal.gate import Rehearser
 from envace_lite.rehearsal.scorers import SCORERS, Scorer
 from envace_lite.rollout import Rehearse, Trajectory
 from envace_lite.world import Task, get_domain
-from envace_lite.world.result import MALFORMED, Result
-from envace_lite.world.tools import ToolCall
+from envace_lite.world.result import ABSTAIN, MALFORMED, Rehearsed, Result
+from envace_lite.world.tools import Exchange, ToolCall, exchange_messages
 
 MODES = ("parallel", "sequential")
 OCCASIONS = ("always", "write")
@@ -155,14 +155,20 @@ def _would_write(draft: Trajectory) -> bool:
 def rehearser(policy: Policy, task: Task) -> Rehearser:
     """A policy as the rehearser of a `Gate`: what its rehearse role answers to a call, by greedy decoding.
 
+    It reads the conversation, then what the gate has carried out before, then the call. Where that is more than its
+    context holds, its answer is that it does not know.
+
     Args:
-        task: the conversation so far, and the tools that the policy reads.
+        task: the conversation before the first call, and the tools that the policy reads.
     """
 
-    def rehearse(call: ToolCall) -> Result:
+    def rehearse(call: ToolCall, history: Sequence[Exchange]) -> Rehearsed:
+        told = [message for exchange in history for message in exchange_messages(*exchange)]
         asked = {"role": "assistant", "tool_calls": [call.to_message()]}
-        prefix = policy.chat.render([*task.messages, asked], task.tools, prompt=call.name)
-        ((text, _),) = complete(policy, [prefix], roles=[call.name])
-        return get_domain(task.domain).read(text)
+        prefix = policy.chat.render([*task.messages, *told, asked], task.tools, prompt=call.name)
+        if len(prefix) > policy.context - policy.chat.longest_message:
+            return Rehearsed(Result(None, ABSTAIN, "the conversation is longer than the model's context"))
+        ((text, log_prob),) = complete(policy, [prefix], roles=[call.name])
+        return Rehearsed(get_domain(task.domain).read(text), log_prob)
 
     return rehearse

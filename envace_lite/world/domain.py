@@ -17,6 +17,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -33,6 +34,14 @@ UNLISTED = "UnknownTool"
 Ask = Mapping[str, Any]
 """What a task is made from: `ask` (the user's words), `calls` (the plan: pairs of a name and its arguments), `answer`
 (what the agent should say at the end), `state` (the initial state, as JSON), and perhaps `tags` and `id`."""
+
+
+class ImaginedCall(RuntimeError):
+    """An imagined call reached for the real environment. The message names the call, or the task."""
+
+
+IMAGINED: ContextVar[tuple[Session, ...]] = ContextVar("imagined", default=())
+"""The sessions that the running code only imagines (see `rehearsal.guard`), also when it runs on after its time."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +66,12 @@ class Session:
 
     Attributes:
         log: the calls with their results.
+        rehearsals: so many rehearsals of it are under way; until they are over it refuses every call.
     """
 
     def __init__(self, domain: Domain, task: Task):
         self.domain, self.task = domain, task
+        self.rehearsals = 0
         self.log: list[tuple[ToolCall, Result]] = []
         self._begin()
 
@@ -74,7 +85,13 @@ class Session:
         self._view = as_json(self.state)
 
     def call(self, call: ToolCall) -> Result:
-        """Carry out a call. Errors come back as results; nothing is raised. A refused call changes nothing."""
+        """Carry out a call. Errors come back as results. A refused call changes nothing.
+
+        Raises:
+            ImaginedCall: the session is being rehearsed.
+        """
+        if self.rehearsals or any(session is self for session in IMAGINED.get()):
+            raise ImaginedCall(f"an imagined call reached for the real environment: {call.text}")
         result = self._carry_out(call)
         self.log.append((call, result))
         return result

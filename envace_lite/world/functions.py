@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, get_type_hints
@@ -95,7 +95,7 @@ class FunctionTool(Tool):
             made = (
                 self.function(state, self._model(**given)) if self._model else self.function(state, **given)
             )
-            value = as_json(_awaited(made) if inspect.isawaitable(made) else made)
+            value = as_json(awaited(made) if inspect.isawaitable(made) else made)
         except ToolError as error:
             return Result(None, error.rule)
         except NotJSON as error:
@@ -148,15 +148,16 @@ def _read_schema(function: Callable[..., Any]) -> dict[str, Any]:
     return {"description": schema["description"], "parameters": schema["parameters"]}
 
 
-def _awaited(coroutine: Any) -> Any:
+def awaited(coroutine: Any) -> Any:
     """What a coroutine returns, also where an event loop already runs, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(_as_coroutine(coroutine))
+        return asyncio.run(as_coroutine(coroutine))
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, _as_coroutine(coroutine)).result()
+        return pool.submit(asyncio.run, as_coroutine(coroutine)).result()
 
 
-async def _as_coroutine(awaitable: Coroutine[Any, Any, Any]) -> Any:
+async def as_coroutine(awaitable: Awaitable[Any]) -> Any:
+    """An awaitable of any kind as a coroutine, which is what event loops take."""
     return await awaitable

@@ -90,7 +90,11 @@ def leaves(value: JSON, path: str = "") -> dict[str, JSON]:
 
 def differences(before: JSON, after: JSON) -> dict[str, JSON]:
     """What has changed from one JSON view to another: pointer -> the new value, or `REMOVED`."""
-    old, new = leaves(before), leaves(after)
+    return leaf_differences(leaves(before), leaves(after))
+
+
+def leaf_differences(old: Mapping[str, JSON], new: Mapping[str, JSON]) -> dict[str, JSON]:
+    """The same for two views that have been taken apart."""
     changed = {path: value for path, value in new.items() if path not in old or _differ(old[path], value)}
     gone = [path for path in old if path not in new]
     # A list or dictionary that was empty and no longer is, or the reverse, is told by what it holds now.
@@ -163,6 +167,14 @@ class Result:
         if self.error is not None:
             return {"error": self.error, **({"message": self.message} if self.message else {})}
         return {"error": None, **leaves(self.value)}
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """A rehearsed response, and the log-probability of the whole of it; 0 where nobody says how sure he is."""
+
+    response: Result
+    log_prob: float = 0.0
 
 
 def _reads_as_itself(text: str) -> bool:

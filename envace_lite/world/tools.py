@@ -161,6 +161,16 @@ def _is_word(value: JSON) -> bool:
     return one and as_value(text) == value
 
 
+Exchange = tuple[ToolCall, Result]
+"""A call and what it brought."""
+
+
+def exchange_messages(call: ToolCall, response: Result) -> list[dict[str, Any]]:
+    """A call and its response as two messages in the standard form."""
+    told = {"role": "tool", "name": call.name, "content": response.text}
+    return [{"role": "assistant", "tool_calls": [call.to_message()]}, told]
+
+
 class ToolResponse(Result):
     """The result of a toy world's tool: records seen, the broken rule (or None), records changed.
 
