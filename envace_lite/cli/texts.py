@@ -13,6 +13,7 @@ from envace_lite.experiments.arms import load_records
 from envace_lite.experiments.audit import audit_table
 from envace_lite.experiments.records import of_kind
 from envace_lite.experiments.trap import trap_table
+from envace_lite.experiments.trust import trust_table
 
 
 def _timed(table: Callable[[dict[str, Any]], str]) -> Callable[[], str]:
@@ -29,6 +30,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "worlds": tables.world_tables,
     "probe": tables.probe_tables,
     "ranks": lambda: tables.ranks_table(load_records()),
+    "trust": lambda: tables.markdown(trust_table(load_records()).T),
     "trap": lambda: trap_table(load_records()),
     "rehearsal": lambda: deliberate_tables.short_table(load_records()),
     "deliberation": lambda: deliberate_tables.tables(load_records()),

@@ -209,6 +209,36 @@ def deliberate(
 
 
 @app.command()
+def trust(
+    policy: Annotated[list[str], typer.Option(help="NAME=FOLDER of a policy; may be given again.")],
+    domain: Domains = "all",
+    limit: Annotated[int | None, typer.Option(help="Tasks of each domain and split.")] = None,
+    seed: Seed = 0,
+    title: Annotated[str, typer.Option(help="How the policies are called in tables and figures.")] = "policy",
+) -> None:
+    """When can a rehearsed response be trusted? Risk against coverage, by its probability and by controls.
+
+    Each policy is recorded in data/runs as trust-NAME.
+    """
+    from envace_lite.experiments.trust import record_trust, trust_table
+    from envace_lite.model.policy import load_policy
+
+    records = [
+        record_trust(
+            name,
+            load_policy(folder),
+            title=title,
+            domains=domain_names(domain),
+            limit=limit,
+            seed=seed,
+            command=command_line(),
+        )
+        for name, folder in named_folders(policy, "--policy").items()
+    ]
+    print(trust_table(records).T.to_string())
+
+
+@app.command()
 def bench(
     repeats: Annotated[int, typer.Option(help="How often each part is timed.")] = 5,
     growth: Annotated[bool, typer.Option(help="Also over sizes, horizons and threads (minutes).")] = True,

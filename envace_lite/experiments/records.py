@@ -38,6 +38,7 @@ KINDS = {
         Kind("demo", (*_STUDIED, "arm", "domains", "observed", "before", "scalar", "after")),
         Kind("deliberate", ("policy", "title", "domains", "config", "cells")),
         Kind("ranks", ("domains", "tasks", "success", "kendall_tau")),
+        Kind("trust", ("policy", "title", "domains", "config", "results")),
         Kind("controls", ("title", "base", "domains", "scalars", "rows", "probe")),
         Kind("audit", ("config", "domains", "true_response", "label", "label_calls")),
         Kind("bench", ("result",)),

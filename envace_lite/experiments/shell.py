@@ -26,7 +26,16 @@ PolicyFolder = Annotated[
 
 
 ELSEWHERE = {
-    "envace_lite.experiments": ("study", "trap", "ranks", "deliberate", "bench", "audit", "controls"),
+    "envace_lite.experiments": (
+        "study",
+        "trap",
+        "ranks",
+        "trust",
+        "deliberate",
+        "bench",
+        "audit",
+        "controls",
+    ),
     "envace_lite.course": ("minutes", "installs"),
 }
 """The commands that only make the project's own tables, by the module that has them."""

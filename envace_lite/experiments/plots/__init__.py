@@ -14,6 +14,7 @@ from envace_lite.experiments.plots.probing import (
     gap_over_training,
     recall_by_rule,
     reliability,
+    risk_over_coverage,
 )
 from envace_lite.experiments.plots.timing import speed
 from envace_lite.experiments.plots.training import arms, gap, progress
@@ -59,6 +60,12 @@ def draw_all(records: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
             "Probability of rehearsed responses against the share that is right",
         ),
         (
+            "risk_over_coverage",
+            [r for r in of_kind("trust", everywhere) if r["title"] == AFTER],
+            risk_over_coverage,
+            "Share of the trusted responses that is wrong, over the share that is trusted",
+        ),
+        (
             "trap",
             traps,
             deployment_gap,
@@ -97,6 +104,7 @@ __all__ = [
     "progress",
     "recall_by_rule",
     "reliability",
+    "risk_over_coverage",
     "save",
     "show",
     "speed",

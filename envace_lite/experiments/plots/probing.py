@@ -13,6 +13,7 @@ from envace_lite.experiments.plots.base import COLOURS, MARKERS, bare, legend_be
 from envace_lite.experiments.plots.training import curve
 from envace_lite.experiments.tables import mean_interval
 from envace_lite.experiments.trap import CELLS, COMPARED, DIALS, outcome
+from envace_lite.experiments.trust import GRID
 from envace_lite.world import TRAP
 
 Records = Sequence[Mapping[str, Any]]
@@ -134,6 +135,40 @@ def reliability(records: Records, split: str = "test") -> Figure:
     bare(axes)
     legend_below(figure, axes, columns=1)
     return figure
+
+
+def risk_over_coverage(records: Records, what: str = "response") -> Figure:
+    """The risk of trusting the most probable responses alone, beside controls, on test tasks and held-out tools.
+
+    Args:
+        records: of the kind `trust`.
+        what: it means to be wrong, a key of `trust.WRONG`.
+    """
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3.9), layout="constrained", sharey=True)
+    for axes, (split, title) in zip(
+        panels, {"test": "test tasks", "held_out": "held-out tools"}.items(), strict=True
+    ):
+        place = 0
+        for name, runs in by_title(records).items():
+            for score, label in SCORES.items():
+                curves = [run["results"][split][what]["risk"][score] for run in runs]
+                points = [mean_interval(column) for column in zip(*curves, strict=True)]
+                line(axes, GRID, points, place, f"{name}: {label}")
+                place += 1
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("share of the responses that are trusted")
+        axes.set(xlim=(0, 1.02), ylim=(0, None))
+        bare(axes)
+    panels[0].set_ylabel("share of those that is wrong")
+    legend_below(figure, panels[0])
+    return figure
+
+
+SCORES = {
+    "probability": "the most probable first",
+    "tool": "by the tool's name alone",
+    "best": "by who knows which are wrong",
+}
 
 
 def deployment_gap(records: Records) -> Figure:
