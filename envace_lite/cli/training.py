@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 from typing import Annotated
 
@@ -83,6 +84,47 @@ def pretrain(
         write_record(
             f"pretrain-{recipe}-{seed}", {**about, **record, **({"start": str(start)} if start else {})}
         )
+
+
+@app.command()
+def base(
+    domain: Annotated[str, typer.Argument(help="FILE.py:NAME of a domain, made by `Domain.from_tools`.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the base; .work/base-NAME-SEED/policy.")
+    ] = None,
+    seed: Seed = 0,
+    workers: Annotated[int, typer.Option(help="Threads.")] = 2,
+) -> None:
+    """Make a small base for a domain of your own, with words that are made for it; about 20 minutes on two cores.
+
+    It reads what usually happens, and is to be trained to look. An interrupted run is continued by the same command.
+    """
+    from dataclasses import asdict
+
+    from envace_lite.experiments.records import write_record
+    from envace_lite.model.checkpoint import claimed
+    from envace_lite.pretraining.own import PHASES, TRUTH, WANDERS, make_base
+    from envace_lite.world import Domain, register
+    from envace_lite.world.check import check_domain
+
+    file, _, variable = domain.rpartition(":")
+    try:
+        own = runpy.run_path(file)[variable]
+    except (OSError, KeyError) as error:
+        raise typer.BadParameter(f"{domain!r}: {error!r}; write FILE.py:NAME", param_hint="DOMAIN") from error
+    if not isinstance(own, Domain):
+        raise typer.BadParameter(f"{variable} is no domain but a {type(own).__name__}", param_hint="DOMAIN")
+    register(own)
+    for finding in check_domain(own):
+        print(finding)
+    name = f"base-{own.name}-{seed}"
+    out = writable(out or paths.WORK / name / "policy")
+    with claimed(paths.WORK / name):
+        policy, record = make_base(own, paths.WORK / name, seed=seed, workers=workers)
+        policy.save(out)
+        config = {"phases": [asdict(phase) for phase in PHASES], "truth": TRUTH, "wanders": WANDERS}
+        about = {"kind": "pretrain", "command": command_line(), "seed": seed, "config": config}
+        write_record(f"pretrain-{own.name}-{seed}", {**about, **record})
 
 
 @app.command()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -127,10 +128,33 @@ def pretrain(
         CheckpointError: the checkpoint cannot be written, is damaged, or of another configuration; or the folder is
             in use.
     """
-    path = Path(folder) / "state.pt"
     domains = [get_toy_domain(name) for name in config.domains]
     tokenizer = build_tokenizer(vocabulary(domains))
     policy = new_policy(seed=config.seed, width=config.width, layers=config.layers, tokenizer=tokenizer)
+
+    def corpus(number: int, phase: Phase) -> Corpus:
+        recipe, seed = RECIPES[phase.recipe], config.seed + number
+        return make_corpus(policy.compact, recipe, phase.requests, config.per_request, seed, domains)
+
+    return policy, read_phases(policy, config, folder, corpus, workers=workers, start=start)
+
+
+def read_phases(
+    policy: Policy,
+    config: PretrainConfig,
+    folder: Path | str,
+    corpus: Callable[[int, Phase], Corpus],
+    *,
+    workers: int = 2,
+    start: Policy | None = None,
+) -> dict[str, Any]:
+    """Let a model read the phases of `config`, and return the record of the run; see `pretrain`.
+
+    Args:
+        policy: is changed.
+        corpus: makes what is read in a phase, from its number.
+    """
+    path = Path(folder) / "state.pt"
     last = len(config.phases) - 1
     if start:
         policy.model.load_state_dict(start.model.state_dict())
@@ -142,14 +166,12 @@ def pretrain(
         for number, phase in enumerate(config.phases):
             if number < state.get("phase", last if start else 0):
                 continue
-            recipe, seed = RECIPES[phase.recipe], config.seed + number
-            corpus = make_corpus(policy.compact, recipe, phase.requests, config.per_request, seed, domains)
             inside = state if state.get("phase") == number and "optimizers" in state else {}
             if number == last > 0 and not inside and not start:
                 policy.save(Path(folder) / "read")
-            imitate(policy, phase, corpus, config, record, path, number, inside, workers)
+            imitate(policy, phase, corpus(number, phase), config, record, path, number, inside, workers)
             state = {}
-    return policy, record
+    return record
 
 
 def imitate(

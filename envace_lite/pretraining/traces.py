@@ -10,7 +10,7 @@ What is simplified against the paper: the base is made from thousands of such tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -23,7 +23,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from envace_lite.model.compact import Compact
-from envace_lite.model.language import VocabularyError
+from envace_lite.model.language import Language, VocabularyError
 from envace_lite.model.policy import Family
 from envace_lite.world import DOMAINS, ToyDomain
 from envace_lite.world.draw import NotDrawn, draw_script, draw_toolbox
@@ -243,32 +243,17 @@ class Corpus:
         return Family(prompt, traces), self.roles[edges[0] : edges[-1]]
 
 
-def make_corpus(
-    chat: Compact,
-    recipe: Recipe,
-    prompts: int,
-    per_prompt: int,
-    seed: int,
-    domains: Sequence[ToyDomain] = tuple(DOMAINS.values()),
-) -> Corpus:
-    """Draw and encode `per_prompt` traces for each of so many requests. Deterministic from the seed."""
-    rng = Random(seed)
-    columns: tuple[list[int], list[int], list[int], list[int]] = ([], [], [], [])
+def encode(chat: Language, told: Iterable[tuple[list[int], list[list[int]]]]) -> Corpus:
+    """A corpus of prompts, each with the ids of whole conversations that begin with it."""
+    prompt_ids: list[int] = []
+    trace_ids: list[int] = []
+    roles: list[int] = []
+    owner: list[int] = []
     # Everything lies in a few flat tensors: lists of numbers would take several times the memory.
-    prompt_ids, trace_ids, roles, owner = columns
     prompt_starts, trace_starts = [0], [0]
-    for _ in tqdm(range(prompts), desc="traces", unit="request"):
-        script = draw_script_for_trace(rng.choice(domains), recipe, rng)
-        schemas = [tool.schema for tool in script.toolbox]
-        prompt = chat.render(script.messages, schemas, prompt="act")
-        told = []
-        for episode in draw_traces(script, recipe, per_prompt, rng):
-            with suppress(VocabularyError):  # a room that was told to be switched on: there is no such word
-                told.append(chat.render(as_messages(script, episode), schemas))
-        if not told:
-            continue
+    for prompt, conversations in told:
         # Traces of one request share its prompt, which is kept once and later read once (see `model.shared_prefix`).
-        for ids in told:
+        for ids in conversations:
             trace_ids += ids[len(prompt) :]
             roles += chat.role_ids(ids)[len(prompt) :]
             owner.append(len(prompt_starts) - 1)
@@ -283,3 +268,30 @@ def make_corpus(
         trace_starts=torch.tensor(trace_starts),
         owner=torch.tensor(owner),
     )
+
+
+def make_corpus(
+    chat: Compact,
+    recipe: Recipe,
+    prompts: int,
+    per_prompt: int,
+    seed: int,
+    domains: Sequence[ToyDomain] = tuple(DOMAINS.values()),
+) -> Corpus:
+    """Draw and encode `per_prompt` traces for each of so many requests. Deterministic from the seed."""
+
+    def told() -> Iterator[tuple[list[int], list[list[int]]]]:
+        rng = Random(seed)
+        for _ in tqdm(range(prompts), desc="traces", unit="request"):
+            script = draw_script_for_trace(rng.choice(domains), recipe, rng)
+            schemas = [tool.schema for tool in script.toolbox]
+            conversations = []
+            for episode in draw_traces(script, recipe, per_prompt, rng):
+                with suppress(
+                    VocabularyError
+                ):  # a room that was told to be switched on: there is no such word
+                    conversations.append(chat.render(as_messages(script, episode), schemas))
+            if conversations:
+                yield chat.render(script.messages, schemas, prompt="act"), conversations
+
+    return encode(chat, told())

@@ -37,7 +37,7 @@ from envace_lite.rehearsal.journal import COMMITTING, DONE, HELD, GateDecision, 
 from envace_lite.rehearsal.redaction import Redaction
 from envace_lite.rehearsal.turns import Turns
 from envace_lite.world import Session
-from envace_lite.world.functions import as_coroutine, awaited
+from envace_lite.world.functions import as_coroutine, awaited, failure
 from envace_lite.world.result import ABSTAIN, MALFORMED, NotJSON, Rehearsed, Result, as_json, leaf_differences
 from envace_lite.world.tools import Exchange, ToolCall
 
@@ -219,7 +219,7 @@ class Gate:
         try:
             result = _apply(self.tools[name], given)
         except BaseException as error:
-            self._finish(decision, imagined, Result(None, type(error).__name__, hidden.text(str(error))))
+            self._finish(decision, imagined, hidden.result(failure(error)))
             raise
         return self._finish(decision, imagined, hidden.result(_as_result(result))), result
 

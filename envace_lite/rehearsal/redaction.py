@@ -34,7 +34,7 @@ class Redaction:
     def result(self, result: Result) -> Result:
         """A response without what is to be hidden."""
         if not self.names:
-            return result
+            return result  # as it is, to the last type
         value, changed = self._hide(result.value), self._hide(dict(result.changed))
         return replace(result, value=value, changed=changed, message=self.text(result.message))
 

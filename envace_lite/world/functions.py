@@ -101,12 +101,17 @@ class FunctionTool(Tool):
         except NotJSON as error:
             return Result(None, "NotJSON", str(error))
         except Exception as error:
-            text = error.args[0] if isinstance(error, KeyError) and error.args else error
-            return Result(None, type(error).__name__, str(text))
+            return failure(error)
         # Many real tools return their errors, as {"error": ...}.
         if isinstance(value, dict) and set(value) == {"error"} and isinstance(value["error"], str):
             return Result(None, value["error"])
         return Result(value)
+
+
+def failure(error: BaseException) -> Result:
+    """An exception as a result: its class and its text."""
+    text = error.args[0] if isinstance(error, KeyError) and error.args else error
+    return Result(None, type(error).__name__, str(text))
 
 
 def _pydantic_model(function: Callable[..., Any]) -> Any:

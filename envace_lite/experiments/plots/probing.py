@@ -157,8 +157,9 @@ def risk_over_coverage(records: Records, what: str = "response") -> Figure:
                 place += 1
         axes.set_title(title, fontsize=10)
         axes.set_xlabel("share of the responses that are trusted")
-        axes.set(xlim=(0, 1.02), ylim=(0, None))
+        axes.set_xlim(0, 1.02)
         bare(axes)
+    panels[0].set_ylim(bottom=0)  # of both, when everything is drawn
     panels[0].set_ylabel("share of those that is wrong")
     legend_below(figure, panels[0])
     return figure
