@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from envace_lite.fidelity import probe_pairs
+from envace_lite.fidelity import ProbePair, groundings, probe_pairs
 from envace_lite.fidelity.agreement import KINDS, agreement, compare_leaves, facts_kept, kind_of
 from envace_lite.fidelity.baselines import always_success, copy_arguments, oracle
 from envace_lite.world import register
 from envace_lite.world.result import Result
+from envace_lite.world.tools import ToolCall
 from worlds import WORLDS
 
 every_world = pytest.mark.parametrize("name", WORLDS)
@@ -74,3 +75,20 @@ def test_what_is_only_rehearsed_is_extra(monkeypatch: pytest.MonkeyPatch) -> Non
     assert frame[frame.agreement < 1][["path", "kind", "rehearsed"]].values.tolist() == [
         ["/shelf", "extra", "3"]
     ]
+
+
+def test_a_value_is_known_from_the_call_the_prompt_or_an_earlier_response(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("envace_lite.world._OTHERS", {})
+    library = WORLDS["library"]()
+    register(library)
+    (task,) = library.draw(1)
+    call = ToolCall("find", {"title": "Middlemarch"})
+    real = Result({"title": "Middlemarch", "member": "Ana Lee", "shelf": "K77", "room": 9, "due": None})
+    earlier = (ToolCall("find", {"title": "Emma"}), Result({"shelf": "K77"}))
+    expected = {"error": "initial", "/title": "initial", "/member": "initial", "/due": "initial"}
+    told = groundings(ProbePair(task, (earlier,), call, real))
+    assert told == {**expected, "/shelf": "history", "/room": "hidden"}
+    untold = groundings(ProbePair(task, (), call, real))
+    assert untold == {**expected, "/shelf": "hidden", "/room": "hidden"}

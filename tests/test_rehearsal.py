@@ -20,7 +20,7 @@ from envace_lite.model.language import ACT, GIVEN
 from envace_lite.model.policy import Policy
 from envace_lite.rehearsal import Entry, ImaginedCall, Ledger, imagining
 from envace_lite.rehearsal import episode as episodes_module
-from envace_lite.rehearsal.choice import Choice
+from envace_lite.rehearsal.choice import Choice, Written, parsed
 from envace_lite.rehearsal.controls import SelfConsistency
 from envace_lite.rehearsal.episode import Deliberation, Episode, Plain
 from envace_lite.rehearsal.private import PrivateRehearsal
@@ -755,3 +755,13 @@ def test_a_horizon_of_calls(lessons: Lessons) -> None:
     for horizon in (0, 1):
         (made,) = rollout(scripted((task, messages)), [task], Rehearse(horizon=horizon), temperature=0)
         assert (len(made.exchanges), made.stop_reason) == (horizon, "horizon")
+
+
+def test_a_message_that_was_cut_off_says_nothing(apt: Policy) -> None:
+    """Even where its words would be a call."""
+    ids = tuple(apt.chat.tokenizer.encode("get_order o1"))
+    ended = (*ids, apt.compact.end)
+    whole = parsed(Written("act", ended, "get_order o1", True), HAND, apt.chat)
+    assert whole is not None
+    assert whole["tool_calls"][0]["function"]["name"] == "get_order"
+    assert parsed(Written("act", ids, "get_order o1", False), HAND, apt.chat) is None

@@ -34,7 +34,7 @@ class Written:
     whole: bool
 
 
-NOTHING = Written("act", (), "", False)
+UNWRITTEN = Written("act", (), "", False)
 """In place of a message that was never begun."""
 
 

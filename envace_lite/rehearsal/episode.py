@@ -17,7 +17,7 @@ import torch
 
 from envace_lite.model.language import GIVEN, Language
 from envace_lite.model.policy import Policy
-from envace_lite.rehearsal.choice import NOTHING, Choice, Messages, Written, messages_of, parsed, size
+from envace_lite.rehearsal.choice import UNWRITTEN, Choice, Messages, Written, messages_of, parsed, size
 from envace_lite.rehearsal.guard import imagining
 from envace_lite.rehearsal.ledger import Decision, Entry, Ledger
 from envace_lite.rollout import HORIZON, Execute, Responder, Trajectory, rollout
@@ -71,7 +71,7 @@ class Episode:
         self.conversation += choice.keep
         self.memory += size(choice.keep, self.task, language)
         written = messages_of(best, language)
-        self.carry_out(written[choice.place] if written else NOTHING, choice.steps, language)
+        self.carry_out(written[choice.place] if written else UNWRITTEN, choice.steps, language)
         read = len(language.render(self.conversation, self.task.tools))
         full = read > policy.context - language.longest_message
         if not self.stop_reason:

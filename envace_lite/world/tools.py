@@ -36,6 +36,7 @@ RULES = (UNKNOWN, *"type status stock wallet time funds full limit date range no
 FACTS = ("found", "count", "total", "left", "cost")
 """What a tool works out and shows: the name that it found, and amounts that are no record."""
 NOTHING: Mapping[str, Value] = {}
+"""No record changes."""
 MAX_VALUE = 9
 """The largest amount that a record can hold: amounts are single digits."""
 
