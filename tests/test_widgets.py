@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -108,7 +109,7 @@ def test_roles_and_probabilities_can_be_read_without_colour(stepped: list[Step],
 
 def test_a_response_that_differs_is_said_to_differ(stepped: list[Step]) -> None:
     step = next(s for s in stepped if s.call)
-    wrong = Step(step.role, step.tokens, step.call, "o9:lost error <b>")
+    wrong = replace(step, real="o9:lost error <b>")
     assert "(the same)" in step_text(step)
     assert "(not the same)" in step_text(wrong)
     assert "It is not the same" in step_html(wrong)

@@ -15,8 +15,7 @@ from html import escape
 import pandas as pd
 
 from envace_lite.experiments.pages import mark_difference
-from envace_lite.model.compact import Compact
-from envace_lite.model.language import GIVEN, ROLE_NAMES
+from envace_lite.model.language import GIVEN, REHEARSE, ROLE_NAMES, Language
 from envace_lite.rehearsal.ledger import Decision
 from envace_lite.rollout import Trajectory
 from envace_lite.world import get_domain
@@ -43,52 +42,68 @@ class Step:
         tokens: the message with its header.
         call: the call that this message answers, if it answers one.
         real: what the real environment answers to it; empty if it was not asked.
+        written: what it says, without its header and its end.
+        is_prompt: whether it is what stands before the rollout begins.
     """
 
     role: str
     tokens: tuple[Token, ...]
     call: str = ""
     real: str = ""
-
-    @property
-    def is_prompt(self) -> bool:
-        """Whether this is what stands before the rollout begins."""
-        return self.tokens[0].word == "<system>"
-
-    @property
-    def written(self) -> str:
-        """The message without its header and `<end>`."""
-        words = [token.word for token in self.tokens[2 if self.call else 0 :]]
-        return " ".join(word for word in words if not (word.startswith("<") and word.endswith(">")))
+    written: str = ""
+    is_prompt: bool = False
 
 
-def rollout_steps(trajectory: Trajectory, chat: Compact, *, real: bool = True) -> list[Step]:
+def rollout_steps(trajectory: Trajectory, chat: Language, *, real: bool = True) -> list[Step]:
     """The messages of a rollout, the prompt first.
 
     Args:
         real: also make the same calls, in the same order, in the real environment. It looks on from outside: the
             rollout is over.
     """
-    prompt = Step("given", tuple(Token(chat.words[i], "given", None) for i in trajectory.prompt))
-    answers: list[tuple[str, str]] = [(call.text, "") for call, _ in trajectory.exchanges]
+    prompt = tuple(Token(chat.decode([i]), "given", None) for i in trajectory.prompt)
+    steps, message = (
+        [Step("given", prompt, written=chat.decode(trajectory.prompt), is_prompt=True)],
+        list[int](),
+    )
+    reals = [""] * len(trajectory.exchanges)
     if real:
         session = get_domain(trajectory.task.domain).reset(trajectory.task)
-        answers = [(call.text, session.call(call).text) for call, _ in trajectory.exchanges]
-    steps, message = [prompt], list[Token]()
-    columns = zip(trajectory.ids, trajectory.roles, trajectory.log_probs, strict=True)
-    for place, (token, role, log_p) in enumerate(columns, start=1):
-        probability = None if role == GIVEN else math.exp(log_p)
-        message.append(Token(chat.words[token], ROLE_NAMES.get(role, "given"), probability))
-        if token == chat.end or place == len(trajectory.ids):
-            about = answers.pop(0) if message[0].word == "<tool>" and answers else ("", "")
-            steps.append(Step(message[-1].role, tuple(message), *about))
+        reals = [session.call(call).text for call, _ in trajectory.exchanges]
+    answers = [
+        (call.text, text, response.text)
+        for (call, response), text in zip(trajectory.exchanges, reals, strict=True)
+    ]
+    last = len(trajectory.ids) - 1
+    for place, (token, role) in enumerate(zip(trajectory.ids, trajectory.roles, strict=True)):
+        message.append(place)
+        # A message ends with its last token; a sampled one that was cut off, where nothing more was sampled.
+        cut = role != GIVEN and place < last and trajectory.roles[place + 1] == GIVEN
+        if token == chat.tokenizer.eos_token_id or cut or place == last:
+            told = trajectory.said[len(steps) - 1] if len(steps) <= len(trajectory.said) else {}
+            answering = (role == REHEARSE or told.get("role") == "tool") and answers
+            about = answers.pop(0) if answering else ("", "", "")
+            steps.append(_step(trajectory, chat, message, *about))
             message = []
     return steps
 
 
+def _step(
+    trajectory: Trajectory, chat: Language, places: Sequence[int], call: str, real: str, told: str
+) -> Step:
+    """One message of a trajectory, from the places of its tokens."""
+    tokens, sampled = [], []
+    for place in places:
+        role, token = trajectory.roles[place], trajectory.ids[place]
+        probability = None if role == GIVEN else math.exp(trajectory.log_probs[place])
+        tokens.append(Token(chat.decode([token]), ROLE_NAMES.get(role, "given"), probability))
+        sampled += [] if role == GIVEN else [token]
+    role_name = tokens[-1].role
+    return Step(role_name, tuple(tokens), call, real, chat.read(sampled, role_name) if sampled else told)
+
+
 def _prompt_lines(step: Step) -> list[str]:
-    words = " ".join(token.word for token in step.tokens)
-    return re.split(r" (?=<(?:def|user|assistant)>)", words)
+    return re.split(r" (?=<(?:def|user|assistant)>)|\n|(?=<\|)", step.written.strip())
 
 
 def step_text(step: Step, *, real: bool = True, probabilities: bool = True) -> str:

@@ -65,7 +65,7 @@ class Stepper(Readable):
     def __init__(
         self, trajectory: Trajectory, policy: Policy, *, real: bool = True, probabilities: bool = True
     ):
-        self.steps = steps.rollout_steps(trajectory, policy.compact, real=real)
+        self.steps = steps.rollout_steps(trajectory, policy.chat, real=real)
         self.place, self.probabilities = 0, probabilities
         reward = task_success(trajectory)
         self.stop_reason = (

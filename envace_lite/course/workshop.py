@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
 
 from envace_lite.world import Domain
 
-BIKES, RIDERS = ("red", "blue", "green", "white"), ("Ana", "Bob", "Cem")
-
 
 class Workshop:
-    """Bicycles that are washed, repaired, and rented out by the day."""
+    """Bicycles that are washed, and rented out by the day."""
 
-    def __init__(self, bikes: dict[str, str], riders: dict[str, dict[str, Any]]):
+    def __init__(self, bikes: dict, riders: dict):
         self.bikes, self.riders = bikes, riders
 
     def look(self, bike: str) -> str:
@@ -24,7 +21,7 @@ class Workshop:
         """
         return self.bikes[bike]
 
-    def wash(self, bike: str) -> dict[str, str]:
+    def wash(self, bike: str) -> dict:
         """Wash a dirty bicycle.
 
         Args:
@@ -35,7 +32,7 @@ class Workshop:
         self.bikes[bike] = "clean"
         return {"bike": bike, "status": "clean"}
 
-    def rent(self, bike: str, rider: str) -> dict[str, int]:
+    def rent(self, bike: str, rider: str) -> dict:
         """Rent a clean bicycle out for 2 coins.
 
         Args:
@@ -62,31 +59,42 @@ class Workshop:
         return bike
 
 
-def draw(rng: Random) -> dict[str, Any]:
-    """A morning in the workshop, and what is asked."""
+BIKES, RIDERS = ("red", "blue", "green", "white"), ("Ana", "Bob", "Cem")
+
+
+def morning(rng: Random) -> dict:
+    """Four bicycles, one of which is out, and three riders."""
     bikes = {bike: rng.choice(["clean", "dirty", "dirty", "broken"]) for bike in BIKES}
-    riders: dict[str, dict[str, Any]] = {rider: {"coins": rng.randint(0, 5)} for rider in RIDERS}
+    riders: dict = {rider: {"coins": rng.randint(0, 5)} for rider in RIDERS}
+    return {"bikes": bikes, "riders": riders}
+
+
+def draw(rng: Random) -> dict:
+    """A morning, and what is asked: the plan, and what is to be said at its end."""
+    state = morning(rng)
+    bikes, riders = state["bikes"], state["riders"]
     one, other = rng.sample(BIKES, 2)
     rider, renter = rng.choice(RIDERS), rng.choice(RIDERS)
     bikes[other], riders[renter]["bike"] = "out", other
     kind = rng.choice(["look", "wash", "rent", "both", "return"])
     ready = bikes[one] == ("clean" if kind == "rent" else "dirty")
+    wash, rent = ("wash", {"bike": one}), ("rent", {"bike": one, "rider": rider})
     if kind == "look":
         ask, calls, answer = f"How is {one}?", [("look", {"bike": one})], bikes[one]
     elif kind == "wash":
-        ask, calls, answer = f"Wash {one}.", [("wash", {"bike": one})], "done" if ready else "not possible"
+        ask, calls, answer = f"Wash {one}.", [wash], "done" if ready else "not possible"
     elif kind == "return":
         rider = rng.choice([rider, renter])
-        ask, calls = f"{rider} brings a bike. Wash it.", [("take_back", {"rider": rider})]
+        calls = [("take_back", {"rider": rider})]
         calls += [("wash", {"bike": other})] if rider == renter else []
+        ask = f"{rider} brings a bike. Wash it."
         answer = f"{other} done" if rider == renter else "not possible"
     else:
-        calls = [("rent", {"bike": one, "rider": rider})] if ready or kind == "rent" else []
-        calls = [("wash", {"bike": one}), *calls] if kind == "both" else calls
+        calls = [wash, *[rent][:ready]] if kind == "both" else [rent]
         ask = f"{'Wash and rent' if kind == 'both' else 'Rent'} {one} to {rider}."
         paid = ready and riders[rider]["coins"] >= 2
         answer = f"{riders[rider]['coins'] - 2} left" if paid else "not possible"
-    return {"state": {"bikes": bikes, "riders": riders}, "ask": ask, "calls": calls, "answer": answer}
+    return {"state": state, "ask": ask, "calls": calls, "answer": answer}
 
 
 workshop = Domain.from_tools("workshop", Workshop, tasks=draw, reads={"look"})

@@ -53,7 +53,9 @@ TRUTH = 0.4
 """Share of the last phase's stories that are true."""
 WANDERS = 0.3
 """Share of the stories in which another call is made first."""
-PHASES = (Phase("true", 1000, 2.5e-3, 6000, 24), Phase("usual", 240, 6e-4, 2400, 24))
+KNOWN = 2000
+"""So many tasks are drawn to learn a domain's words, and what usually happens."""
+PHASES = (Phase("true", 600, 2.5e-3, 6000, 24), Phase("usual", 200, 6e-4, 2400, 24))
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,13 @@ class Stories:
 
 def _asked(task: Task) -> str:
     return str(task.messages[-1]["content"])
+
+
+def language_of(domain: Domain, seed: int) -> tuple[Template, Stories]:
+    """The language of a domain's base, and the stories that it is told in."""
+    known = domain.draw(KNOWN, seed)
+    stories = Stories(domain, known, Random(seed))
+    return make_language((stories.draw(task, 1.0).messages(task), task.tools) for task in known), stories
 
 
 def make_language(conversations: Iterable[tuple[list[dict[str, Any]], Sequence[Any]]]) -> Template:
@@ -214,13 +223,12 @@ def make_base(
         CheckpointError: see `imitate.pretrain`.
     """
     config = PretrainConfig(tuple(phases), seed=seed, per_request=4, layers=4, domains=(domain.name,))
-    known = domain.draw(2000, seed)
-    stories = Stories(domain, known, Random(seed))
-    language = make_language((stories.draw(task, 1.0).messages(task), task.tools) for task in known)
+    language, stories = language_of(domain, seed)
     policy = new_reader(language, seed=seed, width=config.width, layers=config.layers)
 
     def corpus(number: int, phase: Phase) -> Corpus:
         truth = 1.0 if phase.recipe == "true" else TRUTH
+        stories.rng = Random(f"{seed} {number}")  # so that a run that is continued draws the same
         tasks = domain.draw(phase.requests, seed + 1 + number)
         return encode(language, _told(language, stories, tasks, truth, config.per_request))
 
