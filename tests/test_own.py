@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from envace_lite.course.workshop import draw, workshop
 from envace_lite.fidelity import probe
@@ -27,6 +28,7 @@ from envace_lite.rollout import Rehearse, rollout
 from envace_lite.train import TrainConfig, train
 from envace_lite.world import Domain, paths, register
 from envace_lite.world.check import check_domain
+from programs import APPS
 from worlds import WORLDS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -242,3 +244,21 @@ def test_three_worlds_go_from_a_cell_to_trained_and_probed(name: str, tmp_path: 
 
 def test_the_asks_are_drawn_from_the_seed_alone() -> None:
     assert draw(Random(5)) == draw(Random(5))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("missing.py:workshop", "FILE.py:NAME"),
+        ("workshop.py:nothing", "FILE.py:NAME"),
+        ("workshop.py", "FILE.py:NAME"),
+        ("workshop.py:Workshop", "no domain but a type"),
+    ],
+)
+def test_a_source_that_holds_no_domain_is_refused(
+    source: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT / "envace_lite" / "course")
+    result = CliRunner().invoke(APPS["envace"], ["base", source], env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert message in result.output

@@ -88,7 +88,7 @@ def pretrain(
 
 @app.command()
 def base(
-    domain: Annotated[str, typer.Argument(help="FILE.py:NAME of a domain, made by `Domain.from_tools`.")],
+    source: Annotated[str, typer.Argument(help="FILE.py:NAME of a domain, made by `Domain.from_tools`.")],
     out: Annotated[
         Path | None, typer.Option(help="Folder for the base; .work/base-NAME-SEED/policy.")
     ] = None,
@@ -107,13 +107,13 @@ def base(
     from envace_lite.world import Domain, register
     from envace_lite.world.check import check_domain
 
-    file, _, variable = domain.rpartition(":")
+    file, _, variable = source.rpartition(":")
     try:
         own = runpy.run_path(file)[variable]
     except (OSError, KeyError) as error:
-        raise typer.BadParameter(f"{domain!r}: {error!r}; write FILE.py:NAME", param_hint="DOMAIN") from error
+        raise typer.BadParameter(f"{source!r}: {error!r}; write FILE.py:NAME", param_hint="SOURCE") from error
     if not isinstance(own, Domain):
-        raise typer.BadParameter(f"{variable} is no domain but a {type(own).__name__}", param_hint="DOMAIN")
+        raise typer.BadParameter(f"{variable} is no domain but a {type(own).__name__}", param_hint="SOURCE")
     register(own)
     for finding in check_domain(own):
         print(finding)
