@@ -14,7 +14,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from envace_lite.model.policy import NotCompactError, Policy, PolicyError, load_policy
-from envace_lite.model.template import WAYS, Template
+from envace_lite.model.shown import WAYS
+from envace_lite.model.template import Template
 from envace_lite.world import Task
 
 INSTRUCTION = (

@@ -23,95 +23,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, lru_cache
-from itertools import product, takewhile
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
-
-from jinja2.exceptions import TemplateError
 
 from envace_lite.model.call_formats import FORMATS, LOOKS_LIKE_A_CALL, Calls, Reader, bare, without_thinking
 from envace_lite.model.language import ACT, GIVEN, REHEARSE, Language, Message, Schemas
 from envace_lite.model.policy import PolicyError
+from envace_lite.model.shown import (
+    NAMES,
+    NEXT,
+    QUOTED,
+    TOOLS,
+    USE_PLAIN,
+    Shown,
+    a_response,
+    a_tool,
+    a_user,
+    an_answer,
+    kind_of,
+    some_calls,
+)
 from envace_lite.world.result import MALFORMED
 from envace_lite.world.tools import ToolCall, ToolError
 
-WAYS = ("auto", "plain")
-"""How tools are shown: in the template's own way, or in the plain format."""
-USE_PLAIN = 'choose Template(tokenizer, tools="plain")'
-PLAIN = """You can call these tools:
-{tools}
-To call one, answer with one line of JSON, {{"name": ..., "arguments": {{...}}}}, and with nothing else."""
-"""What the system message says in the plain format."""
-RESPONSE = "Response of {name}:\n"
-"""What a response begins with in the plain format; it stands in a turn of the user."""
 
-_MARK, _NEXT = "first9mark", "second9mark"
-_NAMES = "name9of9one", "name9of9other"
-_ID = "call{:05d}"  # nine letters and digits: Mistral's templates want so many
-_AWKWARD = ' a"b\n '  # shows whether a template leaves a content as it is, trims it, or quotes it
-_CANNOT_RENDER = (TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError)
-_EMPTY: tuple[dict[str, Any], ...] = ({"content": ""}, {"content": None}, {})
-_OTHER_ENDS = ("<|eom_id|>",)
-"""Tokens that end a message of some models, and that their templates do not show."""
-
-_SHOWN: tuple[Callable[[str], str], ...] = (
-    lambda text: text,
-    str.strip,
-    lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
-)
-_QUOTED = _SHOWN[2]
-
-
-def _tool(name: str) -> dict[str, Any]:
-    key = {"type": "string", "description": "A key."}
-    parameters = {"type": "object", "properties": {"key": key}, "required": ["key"]}
-    return {"type": "function", "function": {"name": name, "description": "Look.", "parameters": parameters}}
-
-
-def _user(text: str = "hello") -> dict[str, Any]:
-    return {"role": "user", "content": text}
-
-
-def _answer(text: str = "bye") -> dict[str, Any]:
-    return {"role": "assistant", "content": text}
-
-
-def _calls(*keys: str) -> dict[str, Any]:
-    made = [ToolCall(name, {"key": key}).to_message() for name, key in zip(_NAMES, keys, strict=False)]
-    return {"role": "assistant", "tool_calls": made}
-
-
-def _response(text: str = "yes", name: str = _NAMES[0]) -> dict[str, Any]:
-    return {"role": "tool", "name": name, "content": text}
-
-
-def _common(one: str, other: str) -> str:
-    """What both begin with."""
-    return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
-
-
-_TOOLS = [_tool(name) for name in _NAMES]
-_BETWEEN: dict[tuple[str, str], list[dict[str, Any]]] = {
-    ("user", "act"): [_user(_MARK)],
-    ("user", "user"): [_user(_MARK), _user(_NEXT)],
-    ("call", "tool"): [_user(), _calls(_MARK), _response(_NEXT)],
-    ("answer", "user"): [_user(), _answer(_MARK), _user(_NEXT)],
-    ("answer", "act"): [_user(), _answer(_MARK)],
-    ("tool", "tool"): [_user(), _calls("a", "b"), _response(_MARK), _response(_NEXT, _NAMES[1])],
-    ("tool", "act"): [_user(), _calls("a"), _response(_MARK)],
-    ("tool", "user"): [_user(), _calls("a"), _response(_MARK), _user(_NEXT)],
-}
-"""The small conversations: what stands between a message of the one kind and one of the other."""
-
-
-def _kind(message: Message) -> str:
-    if message["role"] == "assistant":
-        return "call" if message.get("tool_calls") else "answer"
-    return str(message["role"])
-
-
-class Template(Language):
+class Template(Shown, Language):
     """A chat template of the Hugging Face ecosystem; the methods of `Language` are explained there.
 
     Args:
@@ -135,116 +72,14 @@ class Template(Language):
     lenient = True
 
     def __init__(self, tokenizer: Any, tools: str = "auto", **options: Any):
-        if tools not in WAYS:
-            raise ValueError(f"tools are shown in a way of {' or '.join(WAYS)}, not {tools!r}")
-        if not tokenizer.chat_template:
-            raise PolicyError("this tokenizer has no chat template; set tokenizer.chat_template")
-        self.tokenizer, self.options = tokenizer, options
-        self.format = "plain" if tools == "plain" else "template"
+        super().__init__(tokenizer, tools, **options)
         self.pad: int = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-        added = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-        special = sorted({*added, *tokenizer.all_special_tokens}, key=len, reverse=True)
-        self._special = re.compile("|".join(map(re.escape, special)) or r"(?!)")
-        self._glue = cache(self._found_between)
         self._encode = lru_cache(4096)(self._encoded)
         self._anchor = ""
         if self.decode((*self._encoded("x"), *self._encoded("x"))) != "xx":
             self._anchor = str(tokenizer.eos_token)
-        self._learn_style()
-        self._learn_ends()
         self.calls, self._reader = self._find_reader()
         self._check_that_earlier_turns_stay()
-
-    # What the template shows.
-
-    def _learn_style(self) -> None:
-        """How the template wants system messages, arguments and the missing content of a call."""
-        self._system, self._arguments_as_text = True, False
-        self._empty: dict[str, Any] = {}
-        system = self._try([{"role": "system", "content": _MARK}, _user(_NEXT)])
-        self._system = _MARK in system and _NEXT in system
-        conversation = [_user(), _calls(_MARK), _response(_NEXT), _answer("bye")]
-        for self._arguments_as_text, self._empty in product((False, True), _EMPTY):
-            text = self._try(conversation, _TOOLS)
-            # Both tools are described, and one is called by its name.
-            if all(text.count(word) >= 1 for word in (*_NAMES, _MARK, _NEXT)) and text.count(_NAMES[0]) >= 2:
-                break
-        else:
-            what = "tools, calls and responses" if self.format == "template" else "a user and an assistant"
-            hint = f"; {USE_PLAIN}" if self.format == "template" else ""
-            raise PolicyError(f"this tokenizer's chat template does not render {what}{hint}")
-        both = self._try([_user(), _calls(_MARK, _NEXT), _response()], _TOOLS)
-        self.parallel = _MARK in both and _NEXT in both and self._glue("tool", "tool") is not None
-        texts = (
-            ("user", [_user(), _answer(), _user(_AWKWARD)]),
-            ("answer", [_user(), _answer(_AWKWARD), _user()]),
-            ("tool", [_user(), _calls("a"), _response(_AWKWARD)]),
-        )
-        self._shown = {}
-        for kind, messages in texts:
-            text = self._try(messages, _TOOLS if kind == "tool" else ())
-            fits = [shown for shown in _SHOWN if shown(_AWKWARD) in text]
-            if not fits:
-                raise PolicyError(
-                    f"this tokenizer's chat template changes what a message says ({kind}); {USE_PLAIN}"
-                )
-            self._shown[kind] = fits[0]
-
-    def _learn_ends(self) -> None:
-        """What ends a message of each kind, and what an answer begins with."""
-        header = self._text([_user()], (), prompt=True)
-        answered = self._text([_user(), _answer(_MARK), _user()], ())
-        if not answered.startswith(header):
-            raise PolicyError(
-                "this tokenizer's chat template asks the assistant to write after other words than those that stand "
-                f"before its earlier turns ({header[-20:]!r}); try another of its options, or another template"
-            )
-        self._opening = answered[len(header) : answered.index(_MARK)]
-        self._begun = "<think>" if header.rstrip().endswith("<think>") else ""
-        # A call may be followed by another one: what is the same then closes the call, and the message ends after it.
-        called = (
-            self._text([_user(), _calls(_MARK), _response(_NEXT)], _TOOLS)
-            .partition(_MARK)[2]
-            .partition(_NEXT)[0]
-        )
-        again = self._try([_user(), _calls(_MARK, "b"), _response()], _TOOLS).partition(_MARK)[2]
-        closing = _common(called, again) if self.parallel else ""
-        self._end = {"call": "", "answer": "", "tool": "", "user": ""}
-        stop = next((m for m in self._special.finditer(called) if m.end() > len(closing)), None)
-        self._end["call"] = stop[0] if stop else ""
-        self._call_glue = called[stop.start() :] if stop else ""
-        # A last answer may end in another token than an earlier one; the model writes that of a last one.
-        last = self._text([_user(), _answer(_MARK)], ()).partition(_MARK)[2]
-        earlier, final = (self._special.search(text) for text in (self._need("answer", "user"), last))
-        self._earlier_end = earlier[0] if earlier else final[0] if final else ""
-        self._end["answer"] = final[0] if final else self._earlier_end
-        # A response ends where it no longer matters what follows it, at the latest with a special token.
-        follows = self._need("tool", "act")
-        same = _common(follows, self._need("tool", "tool")) if self.parallel else follows
-        found = self._special.search(follows)
-        if (
-            found
-            and found.start() < len(same)
-            and (found.end() <= len(same) or not same[: found.start()].strip())
-        ):
-            # Where the header of the next turn alone ends a response, nothing but the assistant can follow it.
-            self.parallel &= found.end() <= len(same)
-            same = follows[: found.end()]
-        elif found:
-            same, found = same[: found.start()], None
-        self._end["tool"] = same
-        if not all(self._end[kind] for kind in ("call", "answer", "tool")):
-            raise PolicyError(
-                "this tokenizer's chat template ends a message with no special token; add it with add_special_tokens"
-            )
-        ends = [self._end["call"], self._end["answer"], self.tokenizer.eos_token, *_OTHER_ENDS]
-        vocabulary = self.tokenizer.get_vocab()
-        self._act_ends = {vocabulary[token] for token in ends if token in vocabulary}
-        self._tool_ends = self._act_ends | {vocabulary[found[0]]} if found else self._act_ends
-        # Where responses end in no token of their own, the last letters are looked at.
-        self._tool_tail = "" if found else self._end["tool"]
-        pattern = re.escape(self._end["tool"]).replace(re.escape(_ID.format(1)), r"\w*")
-        self._tool_end = re.compile(pattern)
 
     def _find_reader(self) -> tuple[str, Reader]:
         """The reader that reads back what the template writes."""
@@ -254,14 +89,14 @@ class Template(Language):
         if getattr(self.tokenizer, "response_template", None):
             formats = {"response_template": self._read_by_tokenizer, **formats}
         arguments = {"key": '{"a": 7}, </b>\n"'}
-        message = {"role": "assistant", "tool_calls": [ToolCall(_NAMES[0], arguments).to_message()]}
+        message = {"role": "assistant", "tool_calls": [ToolCall(NAMES[0], arguments).to_message()]}
         written = self._begun + self._call_text(message).removesuffix(self._end["call"])
         for name, reader in formats.items():
             try:
-                calls, _ = reader(without_thinking(written), _TOOLS)
+                calls, _ = reader(without_thinking(written), TOOLS)
             except ValueError:
                 continue
-            if calls == [(_NAMES[0], arguments)]:
+            if calls == [(NAMES[0], arguments)]:
                 return name, reader
         raise PolicyError(f"no reader is known for calls as this chat template writes them; {USE_PLAIN}")
 
@@ -276,112 +111,29 @@ class Template(Language):
 
     def _check_that_earlier_turns_stay(self) -> None:
         """Compare with what the template makes of a growing conversation."""
-        turn = [_calls("a"), _response(), _calls("b"), _response(), _answer()]
+        turn = [some_calls("a"), a_response(), some_calls("b"), a_response(), an_answer()]
         talk = [
             {"role": "system", "content": "be brief"},
-            _user(),
+            a_user(),
             *turn,
-            _user("more"),
+            a_user("more"),
             *turn,
-            _user("thanks"),
+            a_user("thanks"),
         ]
-        thought = [_user(), _answer("<think>\nhm\n</think>\n\nbye"), _user()]
+        thought = [a_user(), an_answer("<think>\nhm\n</think>\n\nbye"), a_user()]
         self.rewrites = "hm" not in self._try(thought)
         shorter = ""
         for length in (2, 4, 6, 8, 10, 12, 14):
-            longer = self._text(talk[:length], _TOOLS, prompt=True)
+            longer = self._text(talk[:length], TOOLS, prompt=True)
             if not longer.startswith(shorter):
                 self.rewrites = True
                 return
-            made = "".join(self._pieces(talk[:length], _TOOLS, "act"))
+            made = "".join(self._pieces(talk[:length], TOOLS, "act"))
             if longer != made.replace(self._end["answer"], self._earlier_end):
                 raise PolicyError(
                     f"this chat template writes a message differently with its place in the conversation; {USE_PLAIN}"
                 )
             shorter = longer
-
-    def _text(self, messages: Sequence[Message], tools: Schemas, *, prompt: bool = False) -> str:
-        """The template's own rendering."""
-        if self.format == "plain":
-            messages, tools = self._in_plain_words(messages, tools), ()
-        if messages[0]["role"] == "system" and not self._system and len(messages) > 1:
-            first, second, *others = messages
-            messages = [{**second, "content": f"{first['content']}\n\n{second['content']}"}, *others]
-        return str(
-            self.tokenizer.apply_chat_template(
-                self._standard(messages),
-                tools=list(tools) or None,
-                tokenize=False,
-                add_generation_prompt=prompt,
-                **self.options,
-            )
-        )
-
-    def _try(self, messages: Sequence[Message], tools: Schemas = (), *, prompt: bool = False) -> str:
-        """The rendering; "" if the template refuses these messages."""
-        try:
-            return self._text(messages, tools, prompt=prompt)
-        except _CANNOT_RENDER:
-            return ""
-
-    def _standard(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        """The messages with what this template wants besides: ids of calls, a content, arguments as a text."""
-        full: list[dict[str, Any]] = []
-        waiting: Iterator[str] = iter(())
-        for message in messages:
-            if calls := message.get("tool_calls"):
-                entries: list[dict[str, Any]] = []
-                for number, call in enumerate(calls, start=1):
-                    arguments = call["function"]["arguments"]
-                    if self._arguments_as_text:
-                        arguments = json.dumps(arguments, ensure_ascii=False)
-                    function = {**call["function"], "arguments": arguments}
-                    entries.append({"type": "function", "id": _ID.format(number), "function": function})
-                waiting = iter([entry["id"] for entry in entries])
-                message = {"role": "assistant", **self._empty, "tool_calls": entries}
-            elif message["role"] == "tool":
-                message = {**message, "tool_call_id": next(waiting, _ID.format(1))}
-            full.append(dict(message))
-        return full
-
-    def _in_plain_words(self, messages: Sequence[Message], tools: Schemas) -> list[dict[str, Any]]:
-        """The conversation in the plain format: tools in the system message, calls and responses as texts."""
-        told = []
-        if tools:
-            lines = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
-            told = [{"role": "system", "content": PLAIN.format(tools=lines)}]
-        for message in messages:
-            if message["role"] == "system" and told:
-                told[0] = {"role": "system", "content": f"{message['content']}\n\n{told[0]['content']}"}
-            elif calls := message.get("tool_calls"):
-                lines = "\n".join(json.dumps(call["function"], ensure_ascii=False) for call in calls)
-                told.append(_answer(lines))
-            elif message["role"] == "tool":
-                told.append(_user(RESPONSE.format(name=message["name"]) + message["content"]))
-            else:
-                told.append(dict(message))
-        return told
-
-    def _found_between(self, before: str, after: str) -> str | None:
-        """What stands between a message `before` and a message `after`, with the name of the tool marked."""
-        messages = _BETWEEN.get((before, after), [_user()])
-        # The user's turns are rendered without tools: some templates move the description of tools to the last one.
-        tools = _TOOLS if "tool" in (before, after) and after != "user" else ()
-        text = self._try(messages, tools, prompt=after == "act")
-        _, found, text = text.rpartition(_MARK) if before != "call" else text.partition(_MARK)
-        if after != "act":
-            text, reached, _ = text.partition(_NEXT)
-            found = found and reached
-        return text if found else None
-
-    def _need(self, before: str, after: str) -> str:
-        text = self._glue(before, after)
-        if text is None and (before, after) == ("answer", "act"):
-            # A template in which turns alternate: the assistant goes on as if the user had spoken.
-            return self._need("user", "act")
-        if text is None:
-            raise PolicyError(f"this chat template cannot render {after} after {before}; {USE_PLAIN}")
-        return text
 
     # From messages to ids.
 
@@ -394,12 +146,12 @@ class Template(Language):
             pieces.append(self._body(messages[i]))
             writer = messages[i + 1] if i + 1 < len(messages) else prompt
             if writer is not None:
-                pieces += self._header(_kind(messages[i]), writer, self._end[_kind(messages[i])])
+                pieces += self._header(kind_of(messages[i]), writer, self._end[kind_of(messages[i])])
         return pieces
 
     def _body(self, message: Message) -> str:
         """What is written of a message: its content with what ends it."""
-        kind = _kind(message)
+        kind = kind_of(message)
         if kind == "call":
             return self._call_text(message)
         shown = self._shown.get(kind, str)(str(message["content"]))
@@ -407,10 +159,10 @@ class Template(Language):
 
     def _call_text(self, message: Message) -> str:
         name = message["tool_calls"][0]["function"]["name"]
-        header = self._text([_user()], [_tool(name)], prompt=True)
-        text = self._text([_user(), message, _response(_NEXT, name)], [_tool(name)])
-        after = self._call_glue.replace(_NAMES[0], name)
-        return text[len(header) : text.rindex(_NEXT) - len(after)] + self._end["call"]
+        header = self._text([a_user()], [a_tool(name)], prompt=True)
+        text = self._text([a_user(), message, a_response(NEXT, name)], [a_tool(name)])
+        after = self._call_glue.replace(NAMES[0], name)
+        return text[len(header) : text.rindex(NEXT) - len(after)] + self._end["call"]
 
     def _header(self, before: str, writer: Message | str, ended: str) -> list[str]:
         """What is missing between a message that `ended` so and the first token of the next; names stand alone."""
@@ -425,7 +177,7 @@ class Template(Language):
             # Another token than the template's has ended the message: it stands in that one's place.
             for end in (self._end[before], self._earlier_end if before == "answer" else ""):
                 text = text.removeprefix(end)
-        around = re.split("|".join(_NAMES), text)
+        around = re.split("|".join(NAMES), text)
         return [piece for part in around for piece in (part, name)][:-1]
 
     def _encoded(self, text: str) -> tuple[int, ...]:
@@ -448,7 +200,7 @@ class Template(Language):
     ) -> list[int]:
         """What is missing after the sampled message, the new messages, and the header of `role`; see `Language`."""
         last = len(messages) - new - 1
-        kind = _kind(messages[last])
+        kind = kind_of(messages[last])
         if not sampled:
             ended = self._end[kind]
         elif kind == "tool" and sampled[-1] not in self._tool_ends:
@@ -460,7 +212,7 @@ class Template(Language):
         pieces: list[str] = []
         for message in messages[last + 1 :]:
             pieces += [*self._header(kind, message, ended), self._body(message)]
-            kind = _kind(message)
+            kind = kind_of(message)
             ended = self._end[kind]
         pieces += self._header(kind, role, ended)
         return [token for piece in pieces for token in self._encode(piece)]
@@ -485,7 +237,7 @@ class Template(Language):
             text = text[: end.start()]
         elif ids and ids[-1] in self._tool_ends:
             text = self.decode(ids[:-1])
-        if self._shown["tool"] is _QUOTED:
+        if self._shown["tool"] is QUOTED:
             try:
                 return str(json.loads(f'"{text}"', strict=False))
             except ValueError:
@@ -555,8 +307,8 @@ class Template(Language):
         if self._glue(before, after) is None:
             return None
         ended = self._end[before]
-        for part in self._header(before, "act" if after == "act" else _NAMES[0], ended):
-            if part == _NAMES[0]:
+        for part in self._header(before, "act" if after == "act" else NAMES[0], ended):
+            if part == NAMES[0]:
                 anywhere = True
                 continue
             wanted = list(self._encode(part))
