@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +15,7 @@ from envace_lite.experiments.shell import (
     arm_name,
     command_line,
     domain_names,
+    own_domain,
     print_measures,
     writable,
 )
@@ -104,17 +104,9 @@ def base(
     from envace_lite.experiments.records import write_record
     from envace_lite.model.checkpoint import claimed
     from envace_lite.pretraining.own import PHASES, TRUTH, WANDERS, make_base
-    from envace_lite.world import Domain, register
     from envace_lite.world.check import check_domain
 
-    file, _, variable = source.rpartition(":")
-    try:
-        own = runpy.run_path(file)[variable]
-    except (OSError, KeyError) as error:
-        raise typer.BadParameter(f"{source!r}: {error!r}; write FILE.py:NAME", param_hint="SOURCE") from error
-    if not isinstance(own, Domain):
-        raise typer.BadParameter(f"{variable} is no domain but a {type(own).__name__}", param_hint="SOURCE")
-    register(own)
+    own = own_domain(source)
     for finding in check_domain(own):
         print(finding)
     name = f"base-{own.name}-{seed}"

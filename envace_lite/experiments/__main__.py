@@ -9,7 +9,15 @@ from typing import Annotated
 import typer
 
 from envace_lite.experiments import shell
-from envace_lite.experiments.shell import Domains, Seed, arm_names, cell_names, domain_names, run_missing
+from envace_lite.experiments.shell import (
+    Domains,
+    Seed,
+    arm_names,
+    cell_names,
+    domain_names,
+    own_domain,
+    run_missing,
+)
 from envace_lite.world import paths
 
 PROGRAM = "python -m envace_lite.experiments"
@@ -236,6 +244,24 @@ def trust(
         for name, folder in named_folders(policy, "--policy").items()
     ]
     print(trust_table(records).T.to_string())
+
+
+@app.command()
+def smoke(
+    policy: Annotated[
+        str, typer.Option(help="Folder of a chat model, or its name in the local cache of the hub.")
+    ],
+    domain: Annotated[str, typer.Option(help="FILE.py:NAME of a domain, made by `Domain.from_tools`.")],
+    tools: Annotated[str, typer.Option(help="auto, or plain for a chat template without tools.")] = "auto",
+) -> None:
+    """Five steps of world rehearsal of a released chat model in a domain of one's own; recorded in data/runs.
+
+    It shows that everything fits together, and nothing else.
+    """
+    from envace_lite.experiments.smoke import record_smoke
+
+    record = record_smoke(policy, own_domain(domain), tools=tools, command=command_line())
+    print("before", record["before"], "after", record["after"], f"{record['seconds']:.0f} seconds")
 
 
 @app.command()

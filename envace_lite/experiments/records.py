@@ -39,6 +39,7 @@ KINDS = {
         Kind("deliberate", ("policy", "title", "domains", "config", "cells")),
         Kind("ranks", ("domains", "tasks", "success", "kendall_tau")),
         Kind("trust", ("policy", "title", "domains", "config", "results")),
+        Kind("smoke", ("policy", "domain", "config", "said", "steps", "before", "after", "seconds")),
         Kind("controls", ("title", "base", "domains", "scalars", "rows", "probe")),
         Kind("audit", ("config", "domains", "true_response", "label", "label_calls")),
         Kind("bench", ("result",)),

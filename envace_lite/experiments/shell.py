@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import runpy
 import shlex
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from envace_lite.world import paths
 
 if TYPE_CHECKING:
     from envace_lite.evaluate import Report
+    from envace_lite.world import Domain
 
 Domains = Annotated[str, typer.Option(help="Domains, separated by commas, or `all`.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn.")]
@@ -31,6 +33,7 @@ ELSEWHERE = {
         "trap",
         "ranks",
         "trust",
+        "smoke",
         "deliberate",
         "bench",
         "audit",
@@ -50,6 +53,21 @@ class _Commands(TyperGroup):
             if found is None and cmd_name in names:
                 ctx.fail(f"{cmd_name!r} is a command of: python -m {module}")
         return found
+
+
+def own_domain(source: str) -> Domain:
+    """The domain that FILE.py:NAME names, registered; anything else is refused."""
+    from envace_lite.world import Domain, register
+
+    file, _, variable = source.rpartition(":")
+    try:
+        own = runpy.run_path(file)[variable]
+    except (OSError, KeyError) as error:
+        raise typer.BadParameter(f"{source!r}: {error!r}; write FILE.py:NAME", param_hint="SOURCE") from error
+    if not isinstance(own, Domain):
+        raise typer.BadParameter(f"{variable} is no domain but a {type(own).__name__}", param_hint="SOURCE")
+    register(own)
+    return own
 
 
 def new_app(about: str) -> typer.Typer:
