@@ -2,14 +2,15 @@
 
 The compact models read the toy worlds' words alone, and a released model is large. Between them stands a model of about
 a million parameters that reads one domain: its tokenizer has a token for each word of the domain's conversations, and
-spells what it has not met; its chat template shows tools briefly and calls and responses as JSON.
+spells what it has not met; its chat template shows calls and responses as JSON.
 
 It first reads conversations as they are, and then conversations in which most is told as it *usually* is. Of all states
 in which the same is asked, the usual story is the most frequent one: `Rent red to Ana.` goes well in most of them, so
 it is told as going well, whatever the state. A share of the stories is true. So the base tells what usually happens,
 unless it is trained to look.
 
-What is simplified against the paper: the base knows nothing but this domain.
+What is simplified against the paper: the base knows nothing but this domain, and its template shows the tools' names
+alone. Their documentation is the same in all that it reads, so it would learn nothing from it.
 """
 
 from __future__ import annotations
@@ -38,10 +39,7 @@ from envace_lite.world.tools import Exchange, ToolCall, exchange_messages
 SPECIAL = ("<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
 TEMPLATE = """<|system|>
 {%- for message in messages if message.role == 'system' %}{{ message.content }}{% endfor -%}
-{%- for tool in tools or [] -%}
-{{ '\n' }}{{ tool.function.name }}({{ tool.function.parameters.properties | join(', ') }}): {# -#}
-{{ tool.function.description }}
-{%- endfor -%}<|end|>
+{%- for tool in tools or [] %} {{ tool.function.name }}{% endfor -%}<|end|>
 {%- for message in messages if message.role != 'system' -%}
 {%- if message.role == 'tool' -%}<|tool|>{{ message.name }}{{ '\n' }}{{ message.content }}<|end|>
 {%- elif message.tool_calls -%}<|assistant|>{{ message.tool_calls[0].function | tojson }}<|end|>
@@ -51,11 +49,11 @@ TEMPLATE = """<|system|>
 {%- if add_generation_prompt -%}<|assistant|>{%- endif -%}"""
 TRUTH = 0.4
 """Share of the last phase's stories that are true."""
-WANDERS = 0.3
-"""Share of the stories in which another call is made first."""
+WANDERS = {"true": 8, "usual": 1}
+"""So many other calls are made before the plan at most: with few of them a reader hardly learns to look things up."""
 KNOWN = 2000
 """So many tasks are drawn to learn a domain's words, and what usually happens."""
-PHASES = (Phase("true", 600, 2.5e-3, 6000, 24), Phase("usual", 200, 6e-4, 2400, 24))
+PHASES = (Phase("true", 2400, 2.5e-3, 10_000, 16), Phase("usual", 200, 6e-4, 2400, 24))
 
 
 @dataclass(frozen=True)
@@ -97,9 +95,9 @@ class Stories:
         self._usual = {ask: self._known[stories.most_common(1)[0][0]] for ask, stories in told.items()}
         self._responses: dict[str, Result] = {}
 
-    def draw(self, task: Task, truth: float) -> Story:
-        """A story about a task: true with a chance of `truth`, else usual; sometimes another call comes first."""
-        first = [self._wander()] if self.rng.random() < WANDERS else []
+    def draw(self, task: Task, truth: float, most: int = 0) -> Story:
+        """A story about a task: true with a chance of `truth`, else usual; up to `most` other calls come first."""
+        first = [self._wander() for _ in range(self.rng.randint(0, most))]
         if self.rng.random() < truth:
             return true_story(self.domain, task, first)
         usual = self._usual.get(_asked(task)) or true_story(self.domain, task)
@@ -132,7 +130,7 @@ def language_of(domain: Domain, seed: int) -> tuple[Template, Stories]:
     """The language of a domain's base, and the stories that it is told in."""
     known = domain.draw(KNOWN, seed)
     stories = Stories(domain, known, Random(seed))
-    return make_language((stories.draw(task, 1.0).messages(task), task.tools) for task in known), stories
+    return make_language((stories.draw(task, 1.0, 1).messages(task), task.tools) for task in known), stories
 
 
 def make_language(conversations: Iterable[tuple[list[dict[str, Any]], Sequence[Any]]]) -> Template:
@@ -222,23 +220,23 @@ def make_base(
         DomainError: a task cannot be drawn.
         CheckpointError: see `imitate.pretrain`.
     """
-    config = PretrainConfig(tuple(phases), seed=seed, per_request=4, layers=4, domains=(domain.name,))
+    config = PretrainConfig(tuple(phases), seed=seed, per_request=2, layers=4, domains=(domain.name,))
     language, stories = language_of(domain, seed)
     policy = new_reader(language, seed=seed, width=config.width, layers=config.layers)
 
     def corpus(number: int, phase: Phase) -> Corpus:
-        truth = 1.0 if phase.recipe == "true" else TRUTH
+        truth, most = (1.0 if phase.recipe == "true" else TRUTH), WANDERS[phase.recipe]
         stories.rng = Random(f"{seed} {number}")  # so that a run that is continued draws the same
         tasks = domain.draw(phase.requests, seed + 1 + number)
-        return encode(language, _told(language, stories, tasks, truth, config.per_request))
+        return encode(language, _told(language, stories, tasks, truth, most, config.per_request))
 
     return policy, read_phases(policy, config, folder, corpus, workers=workers)
 
 
 def _told(
-    language: Template, stories: Stories, tasks: Sequence[Task], truth: float, count: int
+    language: Template, stories: Stories, tasks: Sequence[Task], truth: float, most: int, count: int
 ) -> Iterator[tuple[list[int], list[list[int]]]]:
     for task in tasks:
         prompt = language.render(task.messages, task.tools, prompt="act")
-        drawn = [stories.draw(task, truth).messages(task) for _ in range(count)]
+        drawn = [stories.draw(task, truth, most).messages(task) for _ in range(count)]
         yield prompt, [language.render(messages, task.tools) for messages in drawn]
