@@ -73,6 +73,19 @@ def test_a_model_is_told_how_the_tools_of_a_toy_world_respond() -> None:
     assert task.outcomes == splits("orders")["test"][0].outcomes
 
 
+def test_every_end_that_the_checkpoint_names_ends_a_message(folder: Path, tmp_path: Path) -> None:
+    policy = load_model(folder)
+    (other,) = policy.chat.tokenizer.encode("~")
+    assert not policy.chat.ended([5, other], "act")
+    policy.model.generation_config.eos_token_id = [policy.chat.tokenizer.eos_token_id, other]
+    policy.save(tmp_path)
+    again = load_model(tmp_path)
+    for role in ("act", "get_order"):
+        assert again.chat.ended([5, other], role)
+        assert again.chat.ended([5, again.chat.tokenizer.eos_token_id], role)
+    assert not again.chat.ended([other, 5], "act")
+
+
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """A random model never ends a message."""

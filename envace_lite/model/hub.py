@@ -39,7 +39,11 @@ def load_chat_policy(folder: Path | str, tools: str = "auto") -> Policy:
         model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
     except (ImportError, OSError, ValueError, KeyError) as error:
         raise PolicyError(f"{folder}: no causal language model can be loaded ({error})") from error
-    return Policy(model.eval(), Template(tokenizer, tools))
+    language = Template(tokenizer, tools)
+    # Some checkpoints end a message with tokens that neither the template nor the tokenizer names.
+    ends = getattr(model.generation_config, "eos_token_id", None)
+    language.also_ends([ends] if isinstance(ends, int) else ends or [])
+    return Policy(model.eval(), language)
 
 
 def load_model(folder: Path | str, tools: str = "auto") -> Policy:

@@ -219,6 +219,11 @@ class Template(Shown, Language):
 
     # From ids to messages.
 
+    def also_ends(self, tokens: Iterable[int]) -> None:
+        """Let these ids end a message, too."""
+        added = set(tokens)
+        self._act_ends, self._tool_ends = self._act_ends | added, self._tool_ends | added
+
     def ended(self, ids: Sequence[int], role: str) -> bool:
         """Whether the last id ends a message, or the last letters end a response."""
         if role == "act":
