@@ -106,6 +106,27 @@ def test_a_call_that_was_cut_off_is_settled_by_hand(happened: bool, tmp_path: Pa
         gate.settle(1, None)
 
 
+def test_a_tool_that_was_interrupted_leaves_its_call_unsettled() -> None:
+    """Nobody knows what it did: neither the journal nor the history says that it failed."""
+    made: list[str] = []
+
+    def pay(to: str) -> None:
+        made.append(to)
+        if to == "ana":
+            raise KeyboardInterrupt
+
+    gate = Gate({"pay": pay}, good)
+    with pytest.raises(KeyboardInterrupt):
+        gate("pay", to="ana")
+    assert (list(gate.unsettled), gate.history, next(iter(gate.journal)).stage) == ([1], [], "committing")
+    with pytest.raises(JournalError, match="pay ana"):
+        gate("pay", to="bob")
+    gate.settle(1, Result(None))
+    gate("pay", to="bob")
+    assert made == ["ana", "bob"]
+    assert [call.text for call, _ in gate.history] == ["pay ana", "pay bob"]
+
+
 def test_a_read_that_was_cut_off_stops_nothing(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     cut_off(path, "look")

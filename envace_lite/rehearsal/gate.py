@@ -76,7 +76,8 @@ def if_sure(threshold: float, rule: Rule = careful) -> Rule:
 class Gate:
     """Tools behind a gate. Every call is in the journal, whatever becomes of it; exceptions pass unchanged.
 
-    Calls may come from many threads and event loops, and from the tools themselves. They are let in one at a time.
+    Calls may come from many threads and event loops, and from the tools themselves. They are let in one at a time; while a person
+    is asked about one, the others wait.
 
     Args:
         tools: functions by name, also async ones; they are called with the call's arguments.
@@ -147,7 +148,8 @@ class Gate:
             KeyError: no tool has that name.
             ValueError: the rule decided something unheard of.
             NotJSON: an argument has no JSON view; its path is named.
-            JournalError: a program was ended in the middle of a call, and nobody has said yet what came of it.
+            JournalError: a program was ended in the middle of a call, and nobody has said yet what came of it (see
+                `settle`).
         """
         with self._turns.turn():
             return self._serve(name, arguments, key)
@@ -218,8 +220,13 @@ class Gate:
         decision = self.journal.save(replace(decision, stage=COMMITTING, before=self._digest()))
         try:
             result = _apply(self.tools[name], given)
-        except BaseException as error:
+        except Exception as error:
             self._finish(decision, imagined, hidden.result(failure(error)))
+            raise
+        except (
+            BaseException
+        ):  # somebody ended the program in the middle of the tool: nobody knows what it did
+            self.unsettled[decision.number] = decision
             raise
         return self._finish(decision, imagined, hidden.result(_as_result(result))), result
 
