@@ -76,8 +76,8 @@ def if_sure(threshold: float, rule: Rule = careful) -> Rule:
 class Gate:
     """Tools behind a gate. Every call is in the journal, whatever becomes of it; exceptions pass unchanged.
 
-    Calls may come from many threads and event loops, and from the tools themselves. They are let in one at a time; while a person
-    is asked about one, the others wait.
+    Calls may come from many threads and event loops, and from the tools themselves. They are let in one at a time;
+    while a person is asked about one, the others wait.
 
     Args:
         tools: functions by name, also async ones; they are called with the call's arguments.
