@@ -1,4 +1,4 @@
-"""The domain of the notebook `08_your_own_domain`, which writes it in a cell; from here its base is made."""
+"""A bicycle workshop, as a user writes it: a class of plain functions over a nested state, and what is asked."""
 
 from __future__ import annotations
 
