@@ -152,7 +152,7 @@ def is_one_line(done: Done, *words: str) -> None:
 
 def test_a_user_sees_what_a_user_runs() -> None:
     """What only makes the project's own tables stands apart."""
-    users = "demo evaluate probe rehearse report tasks pretrain train assignments grade site"
+    users = "demo evaluate probe rehearse report tasks pretrain base train assignments grade site"
     assert {name for name, program in PROGRAM_OF.items() if program == "envace"} == set(users.split())
 
 

@@ -1,4 +1,4 @@
-"""A bicycle workshop, as a user writes it: a class of plain functions over a nested state, and what is asked."""
+"""The domain of the notebook `08_your_own_domain`, which writes it in a cell; from here its base is made."""
 
 from __future__ import annotations
 
