@@ -351,7 +351,7 @@ def test_every_command_line_of_the_page_is_understood() -> None:
     for line in filter(None, lines):
         options = parsed(line)
         assert options.get("arm", "rehearsal") in arms.ARMS
-        assert options.get("domain") in {None, "all", *DOMAINS}
+        assert options.get("domain") in {None, "all", "FILE.py:NAME", *DOMAINS}
         assert options.get("recipe", "habits") in BASES
 
 

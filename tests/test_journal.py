@@ -145,10 +145,10 @@ def test_a_second_program_is_told(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
-    path.write_text("dear diary, " * 100)
+    path.write_text("dear diary, " * 100, encoding="utf-8")
     with pytest.raises(JournalError, match="name another file"):
         Journal(path)
-    assert path.read_text() == "dear diary, " * 100
+    assert path.read_text(encoding="utf-8") == "dear diary, " * 100
     with pytest.raises(JournalError, match="cannot be opened"):
         Journal(tmp_path / "missing" / "journal.sqlite")
 
@@ -165,7 +165,7 @@ COUNT, KILLS = 100, 30
 
 def pay(number):
     time.sleep(random.random() / 500)
-    with open("world.txt", "a") as file:
+    with open("world.txt", "a", encoding="utf-8") as file:
         file.write(f"{number}\\n")
     time.sleep(random.random() / 500)
     return number
@@ -177,7 +177,7 @@ def rehearse(call, history):
 
 def life():
     gate = Gate({"pay": pay}, rehearse, journal=Journal("journal.sqlite"))
-    made = open("world.txt").read().split() if os.path.exists("world.txt") else []
+    made = open("world.txt", encoding="utf-8").read().split() if os.path.exists("world.txt") else []
     for number, row in list(gate.unsettled.items()):
         # Whether the call was carried out, only the world can tell.
         told = row.arguments["number"]
@@ -207,7 +207,7 @@ def test_killed_at_random_moments_nothing_is_lost_or_doubled(tmp_path: Path) -> 
     assert set(ends) <= {"settled", "ended with -9", "ended with 0"}, done.stderr
     assert ends["ended with -9"] >= 5  # a quick machine may be through before
     assert ends["ended with 0"] >= 1
-    made = Counter((tmp_path / "world.txt").read_text().split())
+    made = Counter((tmp_path / "world.txt").read_text(encoding="utf-8").split())
     assert made == Counter(str(n) for n in range(100) if n % 5)
     rows = list(Journal(tmp_path / "journal.sqlite"))
     assert Counter(row.candidate for row in rows if row.stage == "done") == Counter(

@@ -96,14 +96,15 @@ def _step(
     for place in places:
         role, token = trajectory.roles[place], trajectory.ids[place]
         probability = None if role == GIVEN else math.exp(trajectory.log_probs[place])
-        tokens.append(Token(chat.decode([token]), ROLE_NAMES.get(role, "given"), probability))
+        word = chat.decode([token]).replace("\n", "\\n")
+        tokens.append(Token(word, ROLE_NAMES.get(role, "given"), probability))
         sampled += [] if role == GIVEN else [token]
     role_name = tokens[-1].role
     return Step(role_name, tuple(tokens), call, real, chat.read(sampled, role_name) if sampled else told)
 
 
 def _prompt_lines(step: Step) -> list[str]:
-    return re.split(r" (?=<(?:def|user|assistant)>)|\n|(?=<\|)", step.written.strip())
+    return re.split(r" (?=<(?:def|user|assistant)>)|\n|(?<=\|>)(?=<\|)", step.written.strip())
 
 
 def step_text(step: Step, *, real: bool = True, probabilities: bool = True) -> str:

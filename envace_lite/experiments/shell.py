@@ -62,7 +62,7 @@ def own_domain(source: str) -> Domain:
     file, _, variable = source.rpartition(":")
     try:
         own = runpy.run_path(file)[variable]
-    except (OSError, KeyError) as error:
+    except (OSError, KeyError, ImportError) as error:
         raise typer.BadParameter(f"{source!r}: {error!r}; write FILE.py:NAME", param_hint="SOURCE") from error
     if not isinstance(own, Domain):
         raise typer.BadParameter(f"{variable} is no domain but a {type(own).__name__}", param_hint="SOURCE")

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from envace_lite.model.policy import NotCompactError, Policy, PolicyError, load_policy
+from envace_lite.model.policy import NotCompactError, Policy, PolicyError, load_policy, quietly
 from envace_lite.model.shown import WAYS
 from envace_lite.model.template import Template
 from envace_lite.world import Task
@@ -36,7 +36,8 @@ def load_chat_policy(folder: Path | str, tools: str = "auto") -> Policy:
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+        with quietly():
+            model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
     except (ImportError, OSError, ValueError, KeyError) as error:
         raise PolicyError(f"{folder}: no causal language model can be loaded ({error})") from error
     language = Template(tokenizer, tools)

@@ -188,7 +188,7 @@ class Policy:
             if partial.exists():  # what a process left that was killed while it saved
                 shutil.rmtree(partial)
             partial.mkdir(parents=True)
-            with _quietly():
+            with quietly():
                 self.folded().model.save_pretrained(partial)
             self.chat.tokenizer.save_pretrained(partial)
             # The configuration comes last: a folder without one is no policy.
@@ -236,8 +236,8 @@ def obstacle_to_sharing(model: PreTrainedModel) -> str:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """Without transformers' progress bars: a compact model is read at once."""
+def quietly() -> Iterator[None]:
+    """Without transformers' progress bars: a small model is read at once."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -338,7 +338,7 @@ def load_policy(folder: Path | str) -> Policy:
                 f"{folder}: the weights have {size} words, its tokenizer has {len(chat.words)}; "
                 "this checkpoint was made with another vocabulary: make it again or use its own tokenizer"
             )
-        with _quietly():
+        with quietly():
             model = LlamaForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
     except SafetensorError as error:
         raise PolicyError(

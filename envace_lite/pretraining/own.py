@@ -1,8 +1,8 @@
 """A small base for a domain of your own: its words, its habits, and a language that is made for it.
 
 The compact models read the toy worlds' words alone, and a released model is large. Between them stands a model of about
-a million parameters that reads one domain: its tokenizer has a token for each word of the domain's conversations, and
-spells what it has not met; its chat template shows calls and responses as JSON.
+a million parameters that reads one domain: its tokenizer has a token for each word of the domain's conversations and
+for each key with its value, and spells what it has not met; its chat template shows calls and responses as JSON.
 
 It first reads conversations as they are, and then conversations in which most is told as it *usually* is. Of all states
 in which the same is asked, the usual story is the most frequent one: `Rent red to Ana.` goes well in most of them, so
@@ -15,6 +15,7 @@ alone. Their documentation is the same in all that it reads, so it would learn n
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -47,13 +48,13 @@ TEMPLATE = """<|system|>
 {%- endif -%}
 {%- endfor -%}
 {%- if add_generation_prompt -%}<|assistant|>{%- endif -%}"""
-TRUTH = 0.4
+TRUTH = 0.5
 """Share of the last phase's stories that are true."""
 WANDERS = {"true": 8, "usual": 1}
 """So many other calls are made before the plan at most: with few of them a reader hardly learns to look things up."""
 KNOWN = 2000
 """So many tasks are drawn to learn a domain's words, and what usually happens."""
-PHASES = (Phase("true", 2400, 2.5e-3, 10_000, 16), Phase("usual", 200, 6e-4, 2400, 24))
+PHASES = (Phase("true", 1100, 2.5e-3, 8000, 16), Phase("usual", 200, 6e-4, 2400, 24))
 
 
 @dataclass(frozen=True)
@@ -136,12 +137,14 @@ def language_of(domain: Domain, seed: int) -> tuple[Template, Stories]:
 def make_language(conversations: Iterable[tuple[list[dict[str, Any]], Sequence[Any]]]) -> Template:
     """A tokenizer with the words of some conversations, each with its tools' schemas, and its chat template.
 
-    A run of letters and digits is a word, and so is what stands between two of them: `": "` is one token.
+    A run of letters and digits is a word, and so is what stands between two of them. A key with its value is one token,
+    `red": "dirty`, as in the compact language: to look a value up is then one step, and learned in minutes instead of
+    hours.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(r"\w+|\W+"), "isolated"),
+            pre_tokenizers.Split(Regex(r'\w+": "?\w+|\w+|\W+'), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -196,7 +199,19 @@ def new_reader(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Policy(LlamaForCausalLM(config).eval(), language)
+        model = LlamaForCausalLM(config).eval()
+    _compose(model.get_input_embeddings().weight.data, language)
+    return Policy(model, language)
+
+
+def _compose(embeddings: torch.Tensor, language: Template) -> None:
+    """Let a pair (`red": "dirty`) start as the sum of its parts, so that a query for `red` finds it from the start."""
+    index = {language.decode([i]): i for i in range(len(embeddings))}
+    for text, i in index.items():
+        parts = [index[part] for part in re.split(r'": "?', text) if part in index]
+        # The sum of two random vectors is longer by the root of two; the division gives it the length of one.
+        if len(parts) == 2:
+            embeddings[i] = embeddings[parts].sum(0) / math.sqrt(2)
 
 
 def make_base(
