@@ -22,8 +22,8 @@ from envace_lite.course import installs
 from envace_lite.experiments.records import read_records, record_files, write_record
 
 ROOT = Path(__file__).resolve().parent.parent
-SHIPPED = ["base", "rehearsed", "runs", "tasks"]
-"""The folders of data that the commands of the wheel read."""
+SHIPPED = ["base", "rehearsed", "runs", "tasks", "workshop"]
+"""The folders of data that the wheel carries."""
 MEGABYTE = 2**20
 
 
