@@ -225,6 +225,7 @@ def test_the_rehearser_sees_what_was_carried_out_before() -> None:
     assert [call.text for call, _ in gate.history] == ["pack o1", "pack o2"]
 
 
+@pytest.mark.same_bits
 def test_a_policy_reads_the_history(apt: Policy) -> None:
     """It is asked in the conversation that a rollout would have made, to the last token."""
     task = find_task("bank", "reach", "calls:2")
