@@ -64,6 +64,22 @@ def test_a_key_is_carried_out_once(tmp_path: Path) -> None:
     assert made == [3]
 
 
+def test_a_key_cannot_be_used_within_its_own_call() -> None:
+    """A tool that sends its own request again would carry it out twice."""
+    made: list[str] = []
+
+    def pay() -> str:
+        made.append("paid")
+        if len(made) == 1:
+            with pytest.raises(JournalError, match="is being carried out"):
+                gate.call("pay", {}, key="a")
+        return "done"
+
+    gate = Gate({"pay": pay}, good)
+    assert gate.call("pay", {}, key="a")[1] == "done"
+    assert made == ["paid"]
+
+
 def test_a_call_that_was_held_back_may_be_tried_again_under_its_key() -> None:
     answers = [Result(None, "LookupError"), Result("fine")]
     gate = Gate({"pay": lambda: 1}, lambda call, history: answers.pop(0))

@@ -169,3 +169,34 @@ def test_a_cancelled_call_is_either_carried_out_and_noted_or_not_made(served: bo
     asyncio.run(main())
     assert made == ([1, 2, 3] if served else [1, 3])
     assert [(row.candidate, row.stage) for row in gate.journal] == [(f"slow {n}", "done") for n in made]
+
+
+def test_what_a_tool_leaves_behind_waits_like_everybody_else() -> None:
+    """A task that outlives the call that began it is no longer part of that call."""
+    inside = most = 0
+    left: list[asyncio.Task[Any]] = []
+
+    async def main() -> None:
+        over = asyncio.Event()
+
+        async def slow() -> None:
+            nonlocal inside, most
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0.1)
+            inside -= 1
+
+        async def later() -> None:
+            await over.wait()
+            await gate.acall("slow", {})
+
+        async def outer() -> None:
+            left.append(asyncio.create_task(later()))
+
+        gate = Gate({"outer": outer, "slow": slow}, good)
+        await gate.acall("outer", {})
+        over.set()
+        await asyncio.wait_for(asyncio.gather(left[0], gate.acall("slow", {})), 30)
+
+    asyncio.run(main())
+    assert most == 1

@@ -95,7 +95,7 @@ def base(
     seed: Seed = 0,
     workers: Annotated[int, typer.Option(help="Threads.")] = 2,
 ) -> None:
-    """Make a small base for a domain of your own, with words that are made for it; about 20 minutes on two cores.
+    """Make a small base for a domain of your own, with words that are made for it: a quarter of an hour on two cores.
 
     It reads what usually happens, and is to be trained to look. An interrupted run is continued by the same command.
     """
