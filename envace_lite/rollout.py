@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from envace_lite.model.decoding import Decoder, sample
+from envace_lite.model.decoding import open_decoder, sample
 from envace_lite.model.language import ACT, GIVEN, REHEARSE, ROLE_NAMES, Language, Message, VocabularyError
 from envace_lite.model.policy import Policy
 from envace_lite.world import Session, Task, get_domain
@@ -319,7 +319,7 @@ def rollout(
     ]
     room = max(row.room for row in rows)
     # A simulator has a cache of its own and reads every token, too: each policy knows the whole conversation.
-    decoders = [Decoder(p.folded().model, prompts, group_size, room, language.pad) for p in policies]
+    decoders = [open_decoder(p, prompts, group_size, room) for p in policies]
     active = rows
     while True:
         # 1. Each row samples from whoever writes in it.

@@ -241,6 +241,7 @@ def test_a_source_that_holds_no_domain_is_refused(
     assert own_domain("workshop.py:workshop").name == "workshop"
 
 
+@pytest.mark.any_tokens  # of a random model
 def test_a_smoke_run_moves_both_roles(
     language: Template, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

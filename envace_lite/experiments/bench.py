@@ -27,7 +27,7 @@ from tqdm.auto import tqdm
 
 from envace_lite.experiments.peers import TrlSteps, generate_rollout
 from envace_lite.experiments.tables import markdown
-from envace_lite.model.decoding import Decoder, sample
+from envace_lite.model.decoding import open_decoder, sample
 from envace_lite.model.policy import Family, Policy, load_policy, new_policy, with_lora
 from envace_lite.reward import task_success
 from envace_lite.rollout import Rehearse, Trajectory, rollout
@@ -171,7 +171,7 @@ def growth_cell(size: str, horizon: int, threads: int, repeats: int = 3) -> dict
 @torch.inference_mode()
 def _sample_all(policy: Policy, prompts: Sequence[Sequence[int]], tokens: int) -> None:
     generator = torch.Generator().manual_seed(0)
-    decoder = Decoder(policy.folded().model, prompts, GROUP_SIZE, tokens, policy.compact.pad)
+    decoder = open_decoder(policy, prompts, GROUP_SIZE, tokens)
     for _ in range(tokens):
         decoder.step(sample(decoder.logits, 1.0, generator)[0])
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
+from envace_lite.model.plain_rows import PlainDecoder
 from envace_lite.model.policy import Policy
 from envace_lite.model.shared_prefix import Seats
 
@@ -76,6 +77,9 @@ class Decoder:
         copies: rows that start from each prompt.
         room: most tokens that will follow.
         pad: id of the padding token.
+
+    Attributes:
+        logits: (B, V) in float32 on the CPU, for the next token of each row.
     """
 
     def __init__(
@@ -83,7 +87,7 @@ class Decoder:
     ):
         # Prompts end in the last column, so that what is written next stands in the same column for all of them.
         ids, self.real = pad_left(prompts, pad)
-        self.backbone, self.head = model.model, model.lm_head
+        self.backbone, self.head, self.device = model.model, model.lm_head, model.device
         rows = torch.arange(len(prompts) * copies)
         self.seats = Seats(rows // copies, rows % copies, copies)
         self.steps, self.room = 0, room
@@ -91,9 +95,10 @@ class Decoder:
         self.cache = Cache(layers=self.layers)
         # Padding takes no position: each prompt counts from 0, as it would alone.
         positions = (self.real.cumsum(1) - 1).clamp(min=0)
-        states = self.backbone(ids, square_mask(self.real), positions, self.cache, use_cache=True)
+        given = (x.to(self.device) for x in (ids, square_mask(self.real), positions))
+        states = self.backbone(*given, self.cache, use_cache=True)
         self.positions = positions[self.seats.family, -1:]
-        self.logits: Tensor = self.head(states.last_hidden_state[:, -1])[self.seats.family]
+        self.logits = self._next(states)[self.seats.family]
 
     def pick(self, rows: Tensor) -> None:
         """Keep the given rows, in ascending order. A family without rows leaves; the others close up.
@@ -124,15 +129,23 @@ class Decoder:
         """Append one token to each row. `tokens`: (B,)."""
         self.steps += 1
         self.positions = self.positions + 1
-        states = self.backbone(
-            tokens[:, None],
-            self.seats.mask(self.real, self.steps),
-            self.positions,
-            self.cache,
-            use_cache=True,
-            seats=self.seats,
-        ).last_hidden_state
-        self.logits = self.head(states[:, -1])
+        mask = self.seats.mask(self.real, self.steps)
+        given = (x.to(self.device) for x in (tokens[:, None], mask, self.positions))
+        self.logits = self._next(self.backbone(*given, self.cache, use_cache=True, seats=self.seats))
+
+    def _next(self, read: Any) -> Tensor:
+        """(B, V) where the draw is made, whatever the model computes with."""
+        return self.head(read.last_hidden_state[:, -1]).float().cpu()
+
+
+def open_decoder(
+    policy: Policy, prompts: Sequence[Sequence[int]], copies: int, room: int
+) -> Decoder | PlainDecoder:
+    """The decoder for a policy's model, of which a LoRA's adapters are folded in."""
+    plain, pad = policy.folded(), policy.chat.pad
+    if plain.shares_prompts:
+        return Decoder(plain.model, prompts, copies, room, pad)
+    return PlainDecoder(plain.model, prompts, copies, pad)
 
 
 def sample(logits: Tensor, temperature: float, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
@@ -173,7 +186,7 @@ def complete(
     Returns:
         For each prefix the message without what ends it, and its log-probability.
     """
-    language, model = policy.chat, policy.folded().model
+    language, policy = policy.chat, policy.folded()
     roles = roles or ["act"] * len(prefixes)
     written: list[list[int]] = [[] for _ in prefixes]
     total = [0.0] * len(prefixes)
@@ -181,7 +194,7 @@ def complete(
     order = sorted(range(len(prefixes)), key=lambda i: len(prefixes[i]))
     for start in range(0, len(order), at_once):
         rows = order[start : start + at_once]
-        decoder = Decoder(model, [prefixes[i] for i in rows], 1, language.longest_message, language.pad)
+        decoder = open_decoder(policy, [prefixes[i] for i in rows], 1, language.longest_message)
         for _ in range(language.longest_message):
             tokens, log_p = sample(decoder.logits, temperature, generator)
             for i, token, value in zip(rows, tokens.tolist(), log_p.tolist(), strict=True):

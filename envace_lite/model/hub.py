@@ -25,11 +25,17 @@ INSTRUCTION = (
 """What a model reads before a conversation of a toy world."""
 
 
-def load_chat_policy(folder: Path | str, tools: str = "auto") -> Policy:
+def load_chat_policy(
+    folder: Path | str, tools: str = "auto", *, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> Policy:
     """A causal language model and its chat template, from a folder or a name in the local cache of the hub.
+
+    Settings of the checkpoint for generation (temperature, penalties) are left aside, but for its end tokens.
 
     Args:
         tools: `auto` or `plain`, as for `Template`.
+        dtype: what it computes with, for example `torch.bfloat16`.
+        device: where, for example `cuda`.
 
     Raises:
         PolicyError: saying what is missing, or why the model or its template will not do.
@@ -37,7 +43,7 @@ def load_chat_policy(folder: Path | str, tools: str = "auto") -> Policy:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         with quietly():
-            model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+            model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype).to(device)
     except (ImportError, OSError, ValueError, KeyError) as error:
         raise PolicyError(f"{folder}: no causal language model can be loaded ({error})") from error
     language = Template(tokenizer, tools)

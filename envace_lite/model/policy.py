@@ -2,7 +2,8 @@
 
 What is simplified against the paper: 1.4 million parameters instead of 1.7 and 8 billion, a context of 256 tokens,
 float32 on a CPU. It is a plain transformers Llama; `save_pretrained` and `from_pretrained` work without this package.
-A model of another architecture can take its place if its attention is as plain (see `obstacle_to_sharing`).
+Any causal model of transformers can take its place. If its attention is as plain as Llama's, rows that share a prompt
+are computed together (`shared_prefix`), else one by one (`plain_rows`); what can do neither is refused by name.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -24,12 +26,13 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from envace_lite.model.compact import Compact, build_tokenizer
 from envace_lite.model.language import Language, VocabularyError
-from envace_lite.model.shared_prefix import FAMILIES, Branches
+from envace_lite.model.plain_rows import following_logits, obstacle_to_rows
+from envace_lite.model.shared_prefix import FAMILIES, branch_logits, obstacle_to_sharing
 
 CONTEXT = 256
 """Tokens that the compact model can read."""
@@ -76,13 +79,17 @@ class Policy:
     chat: Language
 
     def __post_init__(self) -> None:
-        if obstacle := obstacle_to_sharing(self._transformer):
-            kind = type(self._transformer).__name__
-            raise PolicyError(
-                f"{kind} cannot be a policy here: {obstacle}, and rows of one prompt share its attention"
-            )
-        # Without families it is the usual attention, so this changes nothing for plain uses of the model.
-        self._transformer.set_attn_implementation(FAMILIES)
+        model = self._transformer
+        if obstacle := obstacle_to_rows(model):
+            raise PolicyError(f"{type(model).__name__} cannot be a policy here: {obstacle}")
+        if self.shares_prompts:
+            # Without families it is the usual attention, so this changes nothing for plain uses of the model.
+            model.set_attn_implementation(FAMILIES)
+
+    @cached_property
+    def shares_prompts(self) -> bool:
+        """Whether rows of one prompt are computed together."""
+        return not obstacle_to_sharing(self._transformer)
 
     @property
     def is_lora(self) -> bool:
@@ -143,19 +150,19 @@ class Policy:
         return _in_order(parts)
 
     def _log_probs(self, families: Sequence[Family], temperature: float) -> tuple[Tensor, Tensor]:
-        """What `log_probs` says, for families that are computed together as one long row without any padding."""
+        """What `log_probs` says, for families that are computed together."""
         model = self._transformer
-        branches = Branches([(len(f.prompt), [len(c) for c in f.completions]) for f in families])
-        ids = torch.tensor([t for f in families for row in (f.prompt, *f.completions) for t in row])
-        states = model.model(
-            ids[None], branches.mask, branches.places[None], use_cache=False, branches=branches
-        ).last_hidden_state[0]
-        # The state of a token predicts the next one: a completion's first token is predicted by the prompt's last.
-        logits = model.lm_head(states.index_select(0, branches.before))
+        if self.shares_prompts:
+            logits = branch_logits(model, [(f.prompt, f.completions) for f in families])
+        else:
+            logits = following_logits(model, [(f.prompt, row) for f in families for row in f.completions])
+        logits = logits.float()  # a model may compute with half the bits; sums over words and tokens do not
         # As `sample` drew them: at temperature 0 it takes the likeliest token, and tells its probability at 1.
         log_p = (logits if temperature in (0.0, 1.0) else logits / temperature).log_softmax(-1)
         entropy = -(log_p.exp() * log_p).sum(-1)
-        return log_p.gather(-1, ids[branches.own, None]).squeeze(-1), entropy
+        own = torch.tensor([token for f in families for row in f.completions for token in row])
+        # What leaves a policy is on the CPU, wherever the model is: the objective need not know.
+        return log_p.gather(-1, own.to(log_p.device)[:, None]).squeeze(-1).cpu(), entropy.cpu()
 
     @property
     def compact(self) -> Compact:
@@ -204,35 +211,6 @@ class Policy:
         kind = "LoRA" if self.is_lora else "all weights"
         size, words = self.num_parameters() / 1e6, len(self.chat.tokenizer)
         return f"<Policy: {size:.2f} M parameters, {words} words, trains {kind}>"
-
-
-def obstacle_to_sharing(model: PreTrainedModel) -> str:
-    """What keeps the rows of a model from sharing a prompt; empty for Llama and what computes like it.
-
-    A token has to see all tokens before it, through transformers' attention interface and nothing else, and its logits
-    have to be those of a bare head. A sliding window that is longer than the context is no window.
-    """
-    config = model.config
-    window, context = getattr(config, "sliding_window", None), getattr(config, "max_position_embeddings", 0)
-    # transformers has no public way to ask; without the interface `set_attn_implementation` would do nothing.
-    if not model._supports_attention_backend or not context:
-        return "its attention does not go through transformers' attention interface"
-    named = (getattr(config, name, None) for name in ("layer_types", "layers_block_type", "block_types"))
-    kinds = {kind for kinds in named for kind in kinds or ()} - {"full_attention", "attention"}
-    if window is None or window >= context:
-        kinds -= {"sliding_attention"}
-    elif not kinds and not getattr(config, "layer_types", None):
-        kinds = {"sliding_attention"}
-    if kinds:
-        return f"it has layers of the kind {', '.join(sorted(kinds))}"
-    if any(name.endswith("sinks") for name, _ in model.named_parameters()):
-        return "its attention has sinks"
-    for name in ("attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "logits_scaling"):
-        if getattr(config, name, None) not in (None, 1.0):
-            return f"it changes logits by `{name}`"
-    if not all(hasattr(model, name) for name in ("model", "lm_head")):
-        return "it has no decoder with a head upon it"
-    return ""
 
 
 @contextmanager

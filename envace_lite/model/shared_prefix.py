@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -80,7 +80,6 @@ class Branches:
 
     Attributes:
         places: (T,) the position of each token in its own conversation.
-        own: (C,) the tokens of the completions.
         before: (C,) for each of them the token that comes before it.
         mask: (N, 1, longest completion, longest prompt + longest completion) what each completion's tokens see.
     """
@@ -100,7 +99,7 @@ class Branches:
                 before.append(torch.cat([torch.tensor([last]), completions[-1][:-1]]))
                 owner.append(family)
                 start += row
-        self.places, self.own, self.before = torch.cat(places), torch.cat(completions), torch.cat(before)
+        self.places, self.before = torch.cat(places), torch.cat(before)
         # 2. The blocks of attention, padded with -1: roots [0 1 2] [6 7 -], leaves [3 4] [5 -] [8 9].
         roots, leaves = (pad_sequence(rows, True, -1) for rows in (prompts, completions))
         # 3. Where each token of the row lies among the blocks, padding left out: sorting the columns brings them back.
@@ -114,6 +113,11 @@ class Branches:
         # Padding may point anywhere: what it holds is seen by padding alone.
         self._roots, self._leaves = roots.clamp(min=0), leaves.clamp(min=0)
         self._seen = torch.cat([above.clamp(min=0), self._leaves], dim=1)
+
+    def to(self, device: torch.device) -> Branches:
+        """Itself, with everything on the device of a model."""
+        vars(self).update({name: value.to(device) for name, value in vars(self).items()})
+        return self
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         """Attention between the tokens of the row: (1, H, T, D), perhaps fewer heads of keys -> (1, T, H, D)."""
@@ -168,6 +172,51 @@ def family_attention(
     grid = seats.seat(query, len(key))
     mixed, _ = sdpa_attention_forward(module, grid, key, value, attention_mask, **kwargs)
     return mixed[seats.family, seats.place][:, None], None
+
+
+def branch_logits(model: Any, families: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]) -> Tensor:
+    """Logits (C, V) for each token of each completion, in their order; everything is one row without padding.
+
+    Args:
+        model: a causal language model whose attention is `families`.
+        families: prompts with their completions.
+    """
+    branches = Branches([(len(prompt), [*map(len, rows)]) for prompt, rows in families]).to(model.device)
+    ids = torch.tensor([token for prompt, rows in families for row in (prompt, *rows) for token in row])
+    states = model.model(
+        ids[None].to(model.device), branches.mask, branches.places[None], use_cache=False, branches=branches
+    ).last_hidden_state[0]
+    # The state of a token predicts the next one: a completion's first token is predicted by the prompt's last.
+    return model.lm_head(states.index_select(0, branches.before))
+
+
+def obstacle_to_sharing(model: PreTrainedModel) -> str:
+    """What keeps the rows of a model from sharing a prompt; empty for Llama and what computes like it.
+
+    A token has to see all tokens before it, through transformers' attention interface and nothing else, and its logits
+    have to be those of a bare head. A sliding window that is longer than the context is no window.
+    """
+    config = model.config
+    window, context = getattr(config, "sliding_window", None), getattr(config, "max_position_embeddings", 0)
+    # transformers has no public way to ask; without the interface `set_attn_implementation` would do nothing.
+    if not model._supports_attention_backend or not context:
+        return "its attention does not go through transformers' attention interface"
+    named = (getattr(config, name, None) for name in ("layer_types", "layers_block_type", "block_types"))
+    kinds = {kind for kinds in named for kind in kinds or ()} - {"full_attention", "attention"}
+    if window is None or window >= context:
+        kinds -= {"sliding_attention"}
+    elif not kinds and not getattr(config, "layer_types", None):
+        kinds = {"sliding_attention"}
+    if kinds:
+        return f"it has layers of the kind {', '.join(sorted(kinds))}"
+    if any(name.endswith("sinks") for name, _ in model.named_parameters()):
+        return "its attention has sinks"
+    for name in ("attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "logits_scaling"):
+        if getattr(config, name, None) not in (None, 1.0):
+            return f"it changes logits by `{name}`"
+    if not all(hasattr(model, name) for name in ("model", "lm_head")):
+        return "it has no decoder with a head upon it"
+    return ""
 
 
 AttentionInterface.register(FAMILIES, family_attention)
