@@ -57,7 +57,7 @@ elsewhere: $(READY) ## The notebooks, as this machine and others compute them, r
 	@$(BIN)/python tests/elsewhere/settings.py --save
 
 long: $(READY) ## The tests that take minutes, and those of chat templates that another package carries
-	@$(call install,.venv) --no-deps trl==1.16.0
+	@$(call install,.venv) --no-deps trl==1.16.0 xinference==4.1.0
 	@$(BIN)/pytest tests/test_template.py
 	@$(BIN)/pytest -m long tests
 	@$(BIN)/python tests/elsewhere/settings.py --full

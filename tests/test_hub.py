@@ -16,6 +16,7 @@ from envace_lite.model.compact import Compact
 from envace_lite.model.hub import INSTRUCTION, instructed, load_chat_policy, load_model
 from envace_lite.model.policy import Policy, PolicyError
 from envace_lite.model.template import Template
+from envace_lite.rollout import rollout
 from helpers import copied, splits
 
 TEMPLATE = """
@@ -153,3 +154,17 @@ def test_a_template_without_tools_is_refused(
 def test_a_folder_without_a_model(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="no causal language model"):
         load_chat_policy(tmp_path)
+
+
+def test_a_model_computes_with_the_bits_that_it_is_told(folder: Path) -> None:
+    policy = load_chat_policy(folder, dtype=torch.bfloat16)
+    assert policy.model.dtype == torch.bfloat16
+    policy.model.generation_config.update(temperature=0.1, repetition_penalty=9.0)  # are not inherited
+    (plain,), (told,) = (
+        [
+            t.log_probs
+            for t in rollout(p, splits("orders")["test"][:1], generator=torch.Generator().manual_seed(0))
+        ]
+        for p in (load_chat_policy(folder, dtype=torch.bfloat16), policy)
+    )
+    assert plain == told

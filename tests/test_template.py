@@ -80,6 +80,11 @@ You help.<|im_end|>
 }
 WITH_TOOLS = ["llama3_1", "llama3_2", "qwen2_5", "qwen3", "gemma4", "gemma4_v5", "gptoss", "glm4moe"]
 WITH_TOOLS += ["qwen3_instruct_2507", "qwen3_8", "mistral", "mistral_newer", "hermes"]
+MISTRAL = ["mistral-instruct-v0.3", "mistral-nemo-instruct"]
+"""Those of Mistral that the wheel of Xinference carries. They tell the system's words in the last turn alone."""
+WITH_TOOLS += MISTRAL
+TOOLS_MOVE = ["mistral", *MISTRAL]
+"""They tell the tools in the last turn of the user."""
 WITHOUT = ["llama3", "gemma3", "phi3", "smollm2"]
 SINGLE = {"llama3_1", "llama3_2", "gptoss"}
 """The templates that render one call a message."""
@@ -91,13 +96,14 @@ RESPONSE_ENDS = (
         "gptoss": '"<|end|>',
         "mistral": '", "call_id": "call00001"}[/TOOL_RESULTS]',
         "mistral_newer": "[/TOOL_RESULTS]",
+        **dict.fromkeys(MISTRAL, ', "call_id": "call00001"}[/TOOL_RESULTS]'),
     },
     {
         **dict.fromkeys([*WITH_TOOLS, "smollm2"], "<|im_end|>"),
         **dict.fromkeys(["llama3", "llama3_1", "llama3_2"], "<|eot_id|>"),
         **dict.fromkeys(["gemma4", "gemma4_v5"], "<turn|>"),
         **dict.fromkeys(["gptoss", "phi3"], "<|end|>"),
-        **dict.fromkeys(["mistral", "mistral_newer"], "[/INST]"),
+        **dict.fromkeys(["mistral", "mistral_newer", *MISTRAL], "[/INST]"),
         "gemma3": "<end_of_turn>",
         "glm4moe": "<|assistant|>",
     },
@@ -140,13 +146,18 @@ TOOLS = [schema("loans.find"), schema("loans.renew")]
 
 
 def source(name: str) -> str:
-    """A template's text: an own one, or that in the installed wheel of TRL."""
+    """A template's text: an own one, or that in an installed wheel."""
     if name in OWN:
         return OWN[name]
-    found = importlib.util.find_spec("trl")  # is not imported: it needs more than the templates
+    package = "xinference" if name in MISTRAL else "trl"
+    found = importlib.util.find_spec(package)  # is not imported: it needs more than the templates
     if found is None or not found.submodule_search_locations:
-        pytest.skip("TRL is not installed: its chat templates are what this test reads")
-    return (Path(found.submodule_search_locations[0]) / "chat_templates" / f"{name}.jinja").read_text("utf-8")
+        pytest.skip(f"{package} is not installed: its chat templates are what this test reads")
+    folder = Path(found.submodule_search_locations[0])
+    if package == "trl":
+        return (folder / "chat_templates" / f"{name}.jinja").read_text("utf-8")
+    (told, *_) = json.loads((folder / "model" / "llm" / "models" / f"{name}.json").read_text("utf-8"))
+    return str(told["chat_template"])
 
 
 def tokenizer_for(name: str, template: str) -> PreTrainedTokenizerFast:
@@ -249,6 +260,10 @@ def rolled_out(
 
 
 def own_rendering(lang: Template, messages: Sequence[dict[str, Any]]) -> str:
+    """By the template alone. Where it forgets the system's words, they stand before those of the user."""
+    if not lang._system:
+        first, second, *others = messages
+        messages = [{**second, "content": f"{first['content']}\n\n{second['content']}"}, *others]
     options = dict(lang.options)
     return str(lang.tokenizer.apply_chat_template(with_ids(messages), tools=TOOLS, tokenize=False, **options))
 
@@ -262,7 +277,7 @@ def test_an_episode_is_what_the_template_renders(name: str) -> None:
     # A user's turn follows, so that no template treats the last answer in a way of its own.
     further = [*messages, {"role": "user", "content": "Thanks."}]
     own = own_rendering(lang, further)
-    if name == "mistral":
+    if name in TOOLS_MOVE:
         own = own_rendering(lang, messages)  # its tools move to the last turn of the user
     if name == "gptoss":  # the model ends its answer with <|return|>; only later that becomes <|end|>
         own = own.replace("renewed.<|end|>", "renewed.<|return|>")
@@ -317,7 +332,7 @@ def test_two_calls_of_one_message(name: str) -> None:
     messages = episode(parallel=True)
     ids, _ = rolled_out(lang, messages)
     own = own_rendering(
-        lang, messages if name == "mistral" else [*messages, {"role": "user", "content": "Thanks."}]
+        lang, messages if name in TOOLS_MOVE else [*messages, {"role": "user", "content": "Thanks."}]
     )
     assert own.replace("call00002", "call00001").startswith(
         lang.decode(ids).replace("call00002", "call00001")
@@ -337,7 +352,9 @@ def test_a_template_of_one_call_a_message_refuses_two(name: str) -> None:
         read(lang, call + call)
 
 
-@pytest.mark.parametrize("name", ["qwen3", "gptoss", "glm4moe", "gemma4", "llama3_1", "mistral", "hermes"])
+@pytest.mark.parametrize(
+    "name", ["qwen3", "gptoss", "glm4moe", "gemma4", "llama3_1", "mistral", "hermes", *MISTRAL]
+)
 def test_what_was_read_stays_when_the_user_speaks_again(name: str) -> None:
     """Some templates rewrite the earlier turns then; here they stay, and the rest is the template's own."""
     lang = language(name)
@@ -348,14 +365,14 @@ def test_what_was_read_stays_when_the_user_speaks_again(name: str) -> None:
     after = lang.decode(ids[len(first) :]).split("And now?")[1]
     if name == "gptoss":
         own = own.replace("renewed.<|end|>", "renewed.<|return|>")
-    if name == "mistral":
+    if name in TOOLS_MOVE:
         own = own_rendering(lang, episode(later=True))
         assert lang.decode(ids).count("[AVAILABLE_TOOLS]") == 1
     assert own.split("And now?")[1].startswith(after)
 
 
 def test_templates_that_rewrite_are_found() -> None:
-    assert [name for name in WITH_TOOLS if language(name).rewrites] == ["qwen3", "glm4moe", "mistral"]
+    assert [name for name in WITH_TOOLS if language(name).rewrites] == ["qwen3", "glm4moe", *TOOLS_MOVE]
 
 
 def test_thinking_is_kept_in_the_ids_and_taken_from_the_message() -> None:

@@ -43,7 +43,9 @@ def load_chat_policy(
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         with quietly():
-            model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype).to(device)
+            model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype).to(
+                device
+            )
     except (ImportError, OSError, ValueError, KeyError) as error:
         raise PolicyError(f"{folder}: no causal language model can be loaded ({error})") from error
     language = Template(tokenizer, tools)

@@ -126,8 +126,9 @@ class Shown:
         """How the template wants system messages, arguments and the missing content of a call."""
         self._system, self._arguments_as_text = True, False
         self._empty: dict[str, Any] = {}
-        system = self._try([{"role": "system", "content": MARK}, a_user(NEXT)])
-        self._system = MARK in system and NEXT in system
+        # A template may tell it to the last user alone; then it is told to the first one, where it stays.
+        system = self._try([{"role": "system", "content": MARK}, a_user(NEXT), an_answer()])
+        self._system = -1 < system.find(MARK) < system.find(NEXT)
         conversation = [a_user(), some_calls(MARK), a_response(NEXT), an_answer("bye")]
         for self._arguments_as_text, self._empty in product((False, True), _EMPTY):
             text = self._try(conversation, TOOLS)
