@@ -130,7 +130,11 @@ class Scripted(Policy):
     def __init__(self, conversations: Sequence[Sequence[int]], chat: Language = CHAT):
         self.conversations, self.chat = [list(ids) for ids in conversations], chat
         config = SimpleNamespace(num_hidden_layers=1, max_position_embeddings=CONTEXT)
-        self.model = SimpleNamespace(model=self._read, lm_head=lambda states: states, config=config)
+        cpu = torch.device("cpu")
+        self.model = SimpleNamespace(
+            model=self._read, lm_head=lambda states: states, config=config, device=cpu
+        )
+        self.shares_prompts = True
 
     def _read(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any, **_: Any) -> SimpleNamespace:
         column = ids[:, None, :, None].float()
