@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from envace_lite.model.decoding import pad_left
 from envace_lite.model.language import GIVEN
+from envace_lite.model.plain_rows import pad_left
 from envace_lite.model.policy import Policy
 from envace_lite.reward import task_success
 from envace_lite.rollout import Responder, Row, Trajectory

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
-from envace_lite.model.plain_rows import PlainDecoder
+from envace_lite.model.plain_rows import PlainDecoder, pad_left
 from envace_lite.model.policy import Policy
 from envace_lite.model.shared_prefix import Seats
 
@@ -210,13 +210,6 @@ def complete(
             decoder.step(tokens)
     texts = [language.read(ids, role) for ids, role in zip(written, roles, strict=True)]
     return list(zip(texts, total, strict=True))
-
-
-def pad_left(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
-    """Ids (B, T) with the rows ending in the last column, and the mask of what is real."""
-    longest = max(map(len, rows))
-    ids = torch.tensor([[pad] * (longest - len(row)) + list(row) for row in rows])
-    return ids, torch.tensor([[False] * (longest - len(row)) + [True] * len(row) for row in rows])
 
 
 def square_mask(real: Tensor) -> Tensor:

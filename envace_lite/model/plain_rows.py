@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from itertools import repeat
 from typing import Any
 
 import torch
@@ -59,6 +58,13 @@ def following_logits(model: PreTrainedModel, rows: Sequence[tuple[Sequence[int],
     )
 
 
+def pad_left(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
+    """Ids (B, T) with the rows ending in the last column, and the mask of what is real."""
+    longest = max(map(len, rows))
+    ids = torch.tensor([[pad] * (longest - len(row)) + list(row) for row in rows])
+    return ids, torch.tensor([[False] * (longest - len(row)) + [True] * len(row) for row in rows])
+
+
 class PlainDecoder:
     """What `decoding.Decoder` does, by the model's own cache: each row has all its columns there.
 
@@ -77,9 +83,7 @@ class PlainDecoder:
         self.model, self.counted = model, COUNTS in arguments
         self.cached_as = next(name for name in CACHES if name in arguments)
         self.cache = DynamicCache(config=model.config)
-        longest = max(map(len, prompts))
-        ids = torch.tensor([[*repeat(pad, longest - len(prompt)), *prompt] for prompt in prompts])
-        self.real = torch.tensor([[*repeat(0, longest - len(p)), *repeat(1, len(p))] for p in prompts])
+        ids, self.real = pad_left(prompts, pad)
         self.logits = self._read(ids).repeat_interleave(copies, dim=0)
         self.cache.batch_repeat_interleave(copies)
         self.real = self.real.repeat_interleave(copies, dim=0)
@@ -95,7 +99,7 @@ class PlainDecoder:
         self.logits = self._read(tokens[:, None])
 
     def _read(self, ids: Tensor) -> Tensor:
-        given: dict[str, Any] = {"input_ids": ids, "attention_mask": self.real}
+        given: dict[str, Any] = {"input_ids": ids, "attention_mask": self.real.long()}
         if self.counted:  # padding takes no position: each prompt counts from 0, as it would alone
             given[COUNTS] = (self.real.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         given = {name: value.to(self.model.device) for name, value in given.items()}

@@ -210,7 +210,8 @@ class Policy:
     def __repr__(self) -> str:
         kind = "LoRA" if self.is_lora else "all weights"
         size, words = self.num_parameters() / 1e6, len(self.chat.tokenizer)
-        return f"<Policy: {size:.2f} M parameters, {words} words, trains {kind}>"
+        alone = "" if self.shares_prompts else f", row by row: {obstacle_to_sharing(self._transformer)}"
+        return f"<Policy: {size:.2f} M parameters, {words} words, trains {kind}{alone}>"
 
 
 @contextmanager
